@@ -15,20 +15,19 @@ import (
 	"github.com/boxpair/boxpair/store/sqlite"
 )
 
-// target is a database that was named by URL.
+// target is a database named by URL.
 type target struct {
 	name           string // without user and password
 	pool           *pgxpool.Config
-	path           string // of a SQLite file; otherwise pool is set
+	path           string // of a SQLite file; "" if pool is set
 	schema, prefix string
 }
 
-// errURL says nothing of the URL itself: what a parser quotes of one that it could not parse may be
-// the password.
+// errURL quotes nothing of the URL: the text that a parser cannot parse may be the password.
 var errURL = errors.New("want postgres://user:password@host:port/database or sqlite:path, " +
 	"with reserved characters of user and password percent-encoded")
 
-// The parameters of a URL that are this program's own.
+// The parameters of a URL that belong to this program.
 const (
 	schemaParameter = "boxpair_schema"
 	prefixParameter = "boxpair_prefix"
@@ -65,16 +64,16 @@ func parseSQLite(path string) (target, error) {
 	if file, query, found := strings.Cut(path, "?"); found {
 		values, err := url.ParseQuery(query)
 		if err != nil {
-			return target{}, errors.New("the parameters behind ? are not valid")
+			return target{}, errors.New("the parameters after ? are invalid")
 		}
 		t.path, t.prefix = file, values.Get(prefixParameter)
 		values.Del(prefixParameter)
 		for name := range values {
-			return target{}, fmt.Errorf("sqlite knows no parameter %q, only %s", name, prefixParameter)
+			return target{}, fmt.Errorf("sqlite: unknown parameter %q, only %s is known", name, prefixParameter)
 		}
 	}
 	if t.path == "" {
-		return target{}, errors.New("sqlite: a path is missing")
+		return target{}, errors.New("sqlite: the path is missing")
 	}
 	t.name = "sqlite:" + t.path
 	return t, nil
@@ -82,25 +81,26 @@ func parseSQLite(path string) (target, error) {
 
 const connectTimeout = 10 * time.Second
 
-// reachable waits for the first connection, with all its attempts (of several addresses, with TLS
-// and without) together. A server that accepts and then says nothing would take as long for each.
+// reachable waits for the first connection, and bounds all its attempts together (several
+// addresses, with and without TLS). A server that accepts and then stays silent would take the
+// timeout for each attempt.
 func reachable(ctx context.Context, pool *pgxpool.Pool) error {
 	most := pool.Config().ConnConfig.ConnectTimeout
 	ctx, cancel := context.WithTimeout(ctx, most)
 	defer cancel()
 	err := pool.Ping(ctx)
-	if errors.Is(err, context.DeadlineExceeded) { // of all attempts, or of the only one
+	if errors.Is(err, context.DeadlineExceeded) { // of all attempts together, or of the only attempt
 		return fmt.Errorf("the server gave no answer within %v", most)
 	}
 	return err
 }
 
-// places is where tables are whose URL does not say.
+// places holds the schema and prefix of tables whose URL names neither.
 type places struct{ schema, prefix string }
 
 func (p *places) define(s *settings) {
-	s.text(&p.schema, "schema", "NAME", "the schema of the tables, where a URL has no "+schemaParameter+".\nDefaults to boxpair.")
-	s.text(&p.prefix, "prefix", "TEXT", "what the names of the tables begin with, where a URL has no "+prefixParameter+
+	s.text(&p.schema, "schema", "NAME", "the schema of the tables, for URLs without "+schemaParameter+".\nDefaults to boxpair.")
+	s.text(&p.prefix, "prefix", "TEXT", "the prefix of the tables' names, for URLs without "+prefixParameter+
 		".\nDefaults to nothing, and to boxpair_ in SQLite.")
 }
 
@@ -115,7 +115,7 @@ func (p *places) of(t *target) (schema, prefix string) {
 	return schema, prefix
 }
 
-// label is what the database is called in what is printed.
+// label is the name of the database in all output.
 func (p *places) label(t *target) string {
 	schema, prefix := p.of(t)
 	label := t.name
@@ -128,7 +128,7 @@ func (p *places) label(t *target) string {
 	return label
 }
 
-// openSQLite opens the store in a file, until end is called.
+// openSQLite opens the store in a file. The caller calls end to close it.
 func openSQLite(t *target, p *places) (store *sqlite.Store, end func(), err error) {
 	_, prefix := p.of(t)
 	db, err := sqlite.Open(t.path)
@@ -142,8 +142,8 @@ func openSQLite(t *target, p *places) (store *sqlite.Store, end func(), err erro
 	return store, func() { _ = db.Close() }, nil
 }
 
-// openPostgres opens the store in a PostgreSQL, until end is called. No I/O happens before its
-// first use.
+// openPostgres opens the store in a PostgreSQL database. The caller calls end to close it. No I/O
+// happens before the first use.
 func openPostgres(ctx context.Context, t *target, p *places) (store *postgres.Store, pool *pgxpool.Pool, end func(), err error) {
 	schema, prefix := p.of(t)
 	pool, err = pgxpool.NewWithConfig(ctx, t.pool)
@@ -158,7 +158,7 @@ func openPostgres(ctx context.Context, t *target, p *places) (store *postgres.St
 	return store, pool, pool.Close, nil
 }
 
-// auditor reads a database.
+// auditor reads both sides of a database.
 type auditor interface {
 	audit.Outbox
 	audit.Inbox

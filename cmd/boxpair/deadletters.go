@@ -16,7 +16,7 @@ import (
 
 const deadLetters = "deadletters"
 
-// letters is the settings of the commands about dead letters.
+// letters holds the settings of the commands about dead letters.
 type letters struct {
 	selection
 
@@ -24,7 +24,7 @@ type letters struct {
 	asJSON, every, dry bool
 }
 
-// letterCommand is a command about dead letters.
+// letterCommand returns a command about dead letters.
 func letterCommand(verb, summary, details string, more func(l *letters, s *settings), run func(ctx context.Context, l *letters, p *process) (int, error)) command {
 	return command{
 		name: deadLetters + " " + verb, summary: summary, details: details,
@@ -41,36 +41,36 @@ func letterCommand(verb, summary, details string, more func(l *letters, s *setti
 }
 
 var letterCommands = []command{
-	letterCommand("list", "show dead letters, and what else waits for another attempt",
-		`Lists events that could not be sent (-outbox) or messages that could not be handled (-inbox): dead ones, unless
--state or -id says otherwise. Payloads are not shown.
+	letterCommand("list", "show dead letters and other parked events or messages",
+		`Lists events that could not be sent (-outbox) or messages that could not be handled (-inbox). Without -state
+and -id only dead ones are listed. Payloads are not shown.
 
     boxpair deadletters list -outbox postgres://operator@orders/shop -topic order.placed`, nil, listLetters),
-	letterCommand("show", "show some with all their attempts",
-		`Shows what -id names, in whatever state, with its attempts and what operators did to it.
+	letterCommand("show", "show parked events or messages with all their attempts",
+		`Shows the events or messages with the given -id, in any state, with their attempts and the changes by operators.
 
     boxpair deadletters show -outbox postgres://operator@orders/shop -id 4b9d2a51-…`, nil, showLetters),
-	letterCommand("redrive", "send or handle dead ones again",
-		`Gives dead letters that are selected all their attempts again, keeps the reason in their history, and prints their IDs; messages of an
-inbox that -id or -state names are handled at once though they are retried anyway. Something must be selected, or -all given.
--dry-run prints what would be redriven. What stays as it is is said, and the exit status is 1 if nothing was redriven.
+	letterCommand("redrive", "send dead events or handle dead messages again",
+		`Gives the selected dead letters all their attempts again, keeps the reason in their history, and prints their IDs. Messages of an
+inbox that -id or -state selects are handled at once, even if a retry is due later. A filter or -all is required. -dry-run prints
+the IDs of the selection. Unchanged letters are named. The exit status is 1 if nothing was redriven.
 
     boxpair deadletters redrive -inbox postgres://operator@stock/stock -error timeout -reason "warehouse answers again"`,
 		func(l *letters, s *settings) {
 			changes(l, s)
-			s.on(&l.filter.Force, "force", "also events that may not be sent again any more, and altered messages.")
+			s.on(&l.filter.Force, "force", "also events whose re-send horizon is over, and altered messages. Without -state and -id,\ntoo old messages are selected too.")
 		}, redriveLetters),
-	letterCommand("discard", "give up dead ones, with a reason",
-		`Gives up what is selected, dead ones unless -state or -id says otherwise, keeps the reason with it, and prints the IDs. That is for
-good: a discarded one cannot be redriven. Something must be selected, or -all given. -dry-run prints what would be
-discarded. The exit status is 1 if nothing was.
+	letterCommand("discard", "give up dead events or messages, with a reason",
+		`Gives up the selected events or messages, keeps the reason, and prints their IDs. Without -state and -id only dead ones are
+selected. A discarded event or message cannot be redriven. A filter or -all is required. -dry-run prints the IDs of the
+selection. The exit status is 1 if nothing was discarded.
 
     boxpair deadletters discard -outbox postgres://operator@orders/shop -id 4b9d2a51-… -reason "order was a test"`,
 		changes, discardLetters),
 }
 
-// dead selects dead ones, if nothing else is said; of an inbox by force, all that wait for an
-// operator.
+// dead selects dead letters, unless states or IDs are given. With -force it selects all messages of
+// an inbox that wait for an operator.
 func (l *letters) dead() {
 	if len(l.filter.States)+len(l.filter.IDs) > 0 {
 		return
@@ -81,11 +81,11 @@ func (l *letters) dead() {
 	}
 }
 
-// changes declares the settings of commands that change what is selected.
+// changes declares the settings of the commands that change parked events and messages.
 func changes(l *letters, s *settings) {
-	s.on(&l.every, "all", "select all that are dead.")
-	s.on(&l.dry, "dry-run", "change nothing, and print the IDs of what is selected.")
-	s.text(&l.reason, "reason", "TEXT", "why, in at most 1 KiB. Required, but for -dry-run.")
+	s.on(&l.every, "all", "select all dead events or messages.")
+	s.on(&l.dry, "dry-run", "change nothing, and print the IDs of the selection.")
+	s.text(&l.reason, "reason", "TEXT", "the reason, in at most 1 KiB. Required without -dry-run.")
 }
 
 func listLetters(ctx context.Context, l *letters, p *process) (int, error) {
@@ -109,7 +109,7 @@ func listLetters(ctx context.Context, l *letters, p *process) (int, error) {
 		}
 		all, err := l.whole(ctx, s, 0)
 		if err == nil && len(all) > len(list) {
-			fmt.Fprintf(p.stderr, "%d of %d are shown: say -limit %d for all\n", len(list), len(all), len(all))
+			fmt.Fprintf(p.stderr, "%d of %d are shown: pass -limit %d to see all\n", len(list), len(all), len(all))
 		}
 		return err
 	})
@@ -125,7 +125,7 @@ func showLetters(ctx context.Context, l *letters, p *process) (int, error) {
 			return err
 		}
 		if len(list) == 0 {
-			return errors.New("-id: nothing of that dispatch ID is parked")
+			return errors.New("-id: nothing with this dispatch ID is parked")
 		}
 		for i := range list {
 			if list[i].History, err = l.history(ctx, s, &list[i]); err != nil {
@@ -140,7 +140,7 @@ func showLetters(ctx context.Context, l *letters, p *process) (int, error) {
 	return exitOK, nil
 }
 
-// selected says what is wrong if everything would be changed without -all, or for no reason.
+// selected refuses a change of everything without -all, and a change without a reason.
 func (l *letters) selected() error {
 	var errs []error
 	if !l.narrow() && !l.every {
@@ -171,17 +171,16 @@ func discardLetters(ctx context.Context, l *letters, p *process) (int, error) {
 }
 
 const (
-	// shown is how many are listed by default, and perBatch how many are changed by one
-	// transaction.
+	// shown is how many rows are listed by default, and perBatch how many rows one transaction
+	// changes.
 	shown, perBatch = 100, 100
-	// perPage is how many are read at once to be counted. Their payloads come along.
+	// perPage is how many rows are read at once for counting. Their payloads are read with them.
 	perPage = 100
-	// unchanged is how many of those that stay as they are are named.
+	// unchanged is how many unchanged rows are named.
 	unchanged = 10
 )
 
-// change does what is selected, in batches until all of it is done, and says how much of it that
-// was.
+// change changes the selection in batches, and prints how many rows were changed.
 func (l *letters) change(ctx context.Context, p *process, done string, batch func(context.Context, *operators) ([]uuid.UUID, error)) (int, error) {
 	if err := l.selected(); err != nil {
 		return exitFailed, err
@@ -198,11 +197,11 @@ func (l *letters) change(ctx context.Context, p *process, done string, batch fun
 			for i := range all {
 				ids = append(ids, all[i].ID)
 			}
-			fmt.Fprintf(p.stderr, "%d are selected; nothing was %s\n", len(all), done)
+			fmt.Fprintf(p.stderr, "%d selected; nothing was %s\n", len(all), done)
 			return l.printIDs(p.stdout, ids)
 		}
 		var failed error
-		for len(ids) < len(all) && failed == nil { // what dies again meanwhile is not taken again
+		for len(ids) < len(all) && failed == nil { // at most len(all): a row that dies again meanwhile is not changed twice
 			l.filter.Limit = min(perBatch, len(all)-len(ids))
 			some, err := batch(ctx, s)
 			ids, failed = append(ids, some...), err
@@ -210,7 +209,7 @@ func (l *letters) change(ctx context.Context, p *process, done string, batch fun
 				break
 			}
 			if errors.Is(err, producer.ErrBeyondHorizon) && len(ids) < len(all) {
-				failed = nil // it comes again with the last batch
+				failed = nil // the last batch reports it again
 			}
 		}
 		l.account(p.stderr, done, all, ids)
@@ -225,9 +224,9 @@ func (l *letters) change(ctx context.Context, p *process, done string, batch fun
 	return status, nil
 }
 
-// account says what of all was done, and names what stays as it is.
+// account prints how many rows were changed, and names the unchanged rows.
 func (l *letters) account(out io.Writer, done string, all []parked, ids []uuid.UUID) {
-	fmt.Fprintf(out, "%d of %d that are selected were %s\n", len(ids), len(all), done)
+	fmt.Fprintf(out, "%d of %d selected were %s\n", len(ids), len(all), done)
 	changed := make(map[uuid.UUID]bool)
 	for _, id := range ids {
 		changed[id] = true
@@ -256,7 +255,7 @@ func (l *letters) account(out io.Writer, done string, all []parked, ids []uuid.U
 	}
 }
 
-// whole reads all that is selected, page by page, but at most limit, if that is not 0.
+// whole reads the selection page by page; at most limit rows unless limit is 0.
 func (l *letters) whole(ctx context.Context, s *operators, limit int) (all []parked, err error) {
 	before := l.filter
 	defer func() { l.filter = before }()

@@ -35,7 +35,7 @@ func TestDeadEventsAreListedRedrivenAndDiscarded(t *testing.T) {
 		t.Fatalf("list: %d, %q, %q", status, out, errs)
 	}
 	status, out, errs = call(t, nil, "deadletters", "redrive", "-outbox", url, "-error", "no route", "-dry-run")
-	if status != exitOK || out != deadID+"\n" || errs != "1 are selected; nothing was redriven\n" || count(`SELECT count(*) FROM boxpair_outbox_parked WHERE state = 'dead'`) != 1 {
+	if status != exitOK || out != deadID+"\n" || errs != "1 selected; nothing was redriven\n" || count(`SELECT count(*) FROM boxpair_outbox_parked WHERE state = 'dead'`) != 1 {
 		t.Fatalf("redrive, dry: %d, %q, %q", status, out, errs)
 	}
 	status, out, errs = call(t, nil, "deadletters", "redrive", "-outbox", url, "-error", "no route", "-force", "-reason", "queue exists")
@@ -54,7 +54,7 @@ func TestDeadEventsAreListedRedrivenAndDiscarded(t *testing.T) {
 		t.Errorf("show: %d, %q, %q", status, out, errs)
 	}
 	if status, _, errs = call(t, nil, "deadletters", "show", "-outbox", url, "-id", "00000000-0000-0000-0000-000000000001"); status != exitFailed ||
-		!strings.Contains(errs, "-id: nothing of that dispatch ID is parked") {
+		!strings.Contains(errs, "-id: nothing with this dispatch ID is parked") {
 		t.Errorf("show of another: %d, %q", status, errs)
 	}
 }
@@ -97,10 +97,10 @@ func TestNothingIsChangedUnlessItIsSelected(t *testing.T) {
 		"-reason: want at most 1 KiB of text":        {"redrive", "-inbox", url, "-all", "-reason", strings.Repeat("x", 1025)},
 		"want exactly one, got 2":                    {"redrive", "-outbox", url, "-inbox", url, "-all", "-reason", "a test"},
 		"-id: want a UUID":                           {"redrive", "-outbox", url, "-id", "x"},
-		"-state: there is no state \"too_old\"":      {"redrive", "-outbox", url, "-state", "too_old", "-reason", "a test"},
-		"-consumer: an outbox has none":              {"redrive", "-outbox", url, "-consumer", "a/b", "-reason", "a test"},
+		"-state: unknown state \"too_old\"":          {"redrive", "-outbox", url, "-state", "too_old", "-reason", "a test"},
+		"-consumer: an outbox has no consumers":      {"redrive", "-outbox", url, "-consumer", "a/b", "-reason", "a test"},
 		"-id: is missing":                            {"show", "-inbox", url},
-		"there is no command \"deadletters bury\"":   {"bury"},
+		"unknown command \"deadletters bury\"":       {"bury"},
 		"-since: want a time such as":                {"list", "-inbox", url, "-since", "1w"},
 		"-until: want a time such as":                {"list", "-inbox", url, "-until", "d"},
 	} {
@@ -123,14 +123,14 @@ func TestWhatIsNotChangedIsSaid(t *testing.T) {
 		out, says  string
 		side, args string
 	}{
-		{exitFound, "", "0 of 0 that are selected were redriven\n", "-outbox", "redrive -topic no.such.topic -reason x"},
+		{exitFound, "", "0 of 0 selected were redriven\n", "-outbox", "redrive -topic no.such.topic -reason x"},
 		{exitFound, "", other + " is not parked here\n", "-inbox", "discard -id " + other + " -reason x"},
-		{exitFound, "", "0 of 0 that are selected were discarded\n", "-outbox", "discard -since 2020-01-31 -until 1d -reason x"}, // parked in 1970
-		{exitOK, deadID + "\n", "1 of 1 that are selected were discarded\n", "-outbox", "discard -all -reason x"},
+		{exitFound, "", "0 of 0 selected were discarded\n", "-outbox", "discard -since 2020-01-31 -until 1d -reason x"}, // parked in 1970
+		{exitOK, deadID + "\n", "1 of 1 selected were discarded\n", "-outbox", "discard -all -reason x"},
 		{exitFound, "", deadID + " stays discarded\n", "-outbox", "redrive -id " + deadID + " -reason x"},
-		{exitOK, deadID + "\n", "1 of 1 that are selected were redriven\n", "-inbox", "redrive -all -reason x"},
-		{exitOK, deadID + "\n", "1 of 1 that are selected were redriven\n", "-inbox", "redrive -id " + deadID + " -reason x"},
-		{exitFound, "", "0 of 0 that are selected were redriven\n", "-inbox", "redrive -all -reason x"},
+		{exitOK, deadID + "\n", "1 of 1 selected were redriven\n", "-inbox", "redrive -all -reason x"},
+		{exitOK, deadID + "\n", "1 of 1 selected were redriven\n", "-inbox", "redrive -id " + deadID + " -reason x"},
+		{exitFound, "", "0 of 0 selected were redriven\n", "-inbox", "redrive -all -reason x"},
 	} {
 		args := strings.Fields(c.args)
 		status, out, errs := call(t, nil, append([]string{"deadletters", args[0], c.side, url}, args[1:]...)...)
@@ -143,22 +143,22 @@ func TestWhatIsNotChangedIsSaid(t *testing.T) {
 	}
 }
 
-// TestAllThatIsSelectedIsChangedInBatches of which one takes a hundred.
+// TestAllThatIsSelectedIsChangedInBatches selects more letters than one batch holds.
 func TestAllThatIsSelectedIsChangedInBatches(t *testing.T) {
 	t.Parallel()
 	url, change := plantSQLite(t)
 	change(`WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 250)
 		INSERT INTO boxpair_inbox_parked (consumer, dispatch_id, digest, topic, key, ordered, claimed, payload, stamp, state, attempts, parked_at, last_error)
 		SELECT 1, randomblob(16), digest, 'order.placed', 'k', 1, 1, '', stamp, 'dead', 3, 1, 'no stock' FROM boxpair_inbox, n`)
-	if _, out, errs := call(t, nil, "deadletters", "list", "-inbox", url); strings.Count(out, "\n") != 101 || errs != "100 of 250 are shown: say -limit 250 for all\n" {
+	if _, out, errs := call(t, nil, "deadletters", "list", "-inbox", url); strings.Count(out, "\n") != 101 || errs != "100 of 250 are shown: pass -limit 250 to see all\n" {
 		t.Errorf("list: %d lines, %q", strings.Count(out, "\n"), errs)
 	}
 	_, out, errs := call(t, nil, "deadletters", "redrive", "-inbox", url, "-all", "-limit", "7", "-reason", "x")
-	if strings.Count(out, "\n") != 7 || errs != "7 of 7 that are selected were redriven\n" {
+	if strings.Count(out, "\n") != 7 || errs != "7 of 7 selected were redriven\n" {
 		t.Errorf("some: %d, %q", strings.Count(out, "\n"), errs)
 	}
 	_, out, errs = call(t, nil, "deadletters", "redrive", "-inbox", url, "-all", "-reason", "x")
-	if strings.Count(out, "\n") != 243 || errs != "243 of 243 that are selected were redriven\n" {
+	if strings.Count(out, "\n") != 243 || errs != "243 of 243 selected were redriven\n" {
 		t.Errorf("all: %d, %q", strings.Count(out, "\n"), errs)
 	}
 }

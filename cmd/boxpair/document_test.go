@@ -30,9 +30,9 @@ func TestEverySettingIsDocumented(t *testing.T) {
 	}
 }
 
-// documentedSettings returns tables of the settings of all commands. A variable is in them only if it
-// is not just the flag in capitals. A setting that several commands have is there once, in a table
-// for these commands; the tables of most commands come first.
+// documentedSettings returns tables of the settings of all commands. A table shows a variable only
+// if its name is not just the flag in capitals. A setting of several commands is shown once, in a
+// table for these commands; the tables of most commands come first.
 func documentedSettings() string {
 	of := make(map[string][]string) // the commands that have a row
 	var rows []string
@@ -68,8 +68,8 @@ func documentedSettings() string {
 	return b.String()
 }
 
-// heading names commands: most of them by those that are left out, and several of a family, such as
-// "effects list" and "effects show", together.
+// heading names the commands of a table: most commands by the ones left out, and several commands
+// of a family, such as "effects list" and "effects show", together.
 func heading(names []string) string {
 	var others []string
 	for i := range commands {

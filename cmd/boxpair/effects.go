@@ -17,16 +17,16 @@ import (
 
 const effectsName = "effects"
 
-// maxResult is the most that the ledger keeps of a result.
+// maxResult is the size limit of a result in the ledger, in bytes.
 const maxResult = 1 << 20
 
-// ledger is what the commands about effects outside the database need of a store.
+// ledger is the part of a store that the commands about effects need.
 type ledger interface {
 	ListEffects(ctx context.Context, f inbox.EffectFilter) ([]inbox.Effect, error)
 	ChangeEffects(ctx context.Context, f inbox.EffectFilter, c inbox.EffectChange) ([]uuid.UUID, error)
 }
 
-// entries is the settings of the commands about effects.
+// entries holds the settings of the commands about effects.
 type entries struct {
 	selection // its filter is not used
 
@@ -35,7 +35,7 @@ type entries struct {
 	asJSON         bool
 }
 
-// effectCommand is a command about effects outside the database.
+// effectCommand returns a command about effects outside the database.
 func effectCommand(verb, summary, details string, more func(e *entries, s *settings), run func(ctx context.Context, e *entries, p *process) error) command {
 	return command{
 		name: effectsName + " " + verb, summary: summary, details: details,
@@ -60,35 +60,35 @@ func effectCommand(verb, summary, details string, more func(e *entries, s *setti
 
 var effectCommands = []command{
 	effectCommand("list", "show effects outside the database that wait for an operator",
-		`Lists effects that may have been carried out (uncertain), and that were not or could not be finished (dead), unless -state says
-otherwise. Intents and results are not shown.
+		`Lists uncertain effects, which may have been carried out, and dead effects, which were not carried out or could not be finished.
+-state, -effect and -id select others. Intents and results are not shown.
 
     boxpair effects list -inbox postgres://operator@payments/payments -consumer payments/charge`, selectEffects, listEffects),
-	effectCommand("show", "show some with all their attempts",
-		`Shows what -effect or -id names, in whatever state, with its attempts and what operators did to it.
+	effectCommand("show", "show effects with all their attempts",
+		`Shows the effects of the given -effect or -id, in any state, with their attempts and the changes by operators.
 
     boxpair effects show -inbox postgres://operator@payments/payments -effect 4b9d2a51-…`, selectEffects, showEffects),
-	effectCommand("resolve", "say that one was carried out, and with which result",
-		`The other side says that it has carried out what it was asked for under the key -effect: a process of the consumer finishes the effect
-with -result, and does not ask again. For an effect that is uncertain, or dead without a result.
+	effectCommand("resolve", "record that an effect was carried out, with its result",
+		`For an effect that the other side has carried out under the key -effect. A process of the consumer finishes the effect with -result,
+and does not call the other side again. The effect must be uncertain, or dead without a result.
 
     boxpair effects resolve -inbox postgres://operator@payments/payments -effect 4b9d2a51-… -result '{"number":"42"}' -reason "provider's list"`,
 		func(e *entries, s *settings) {
-			s.text(&e.result, "result", "JSON", "the result, as the service keeps it, of at most 1 MiB; null if it keeps none. Required.")
+			s.text(&e.result, "result", "JSON", "the result as the service stores it, at most 1 MiB; null for no result. Required.")
 			reasonOf(e, s)
 		}, resolveEffect),
-	effectCommand("redrive", "have dead or uncertain ones tried again, under the same keys",
-		`The other side says that it has carried out nothing under the keys, or carries one out once: a process of the consumer tries again what
--effect, -id or -state names, and prints the dispatch IDs: at most -limit of them.
+	effectCommand("redrive", "try dead or uncertain effects again, under the same keys",
+		`For effects that the other side has not carried out, or carries out once per key. A process of the consumer tries the effects of
+-effect, -id or -state again. The command prints the dispatch IDs of at most -limit effects.
 
     boxpair effects redrive -inbox postgres://operator@payments/payments -effect 4b9d2a51-… -reason "provider does not know it"`,
 		func(e *entries, s *settings) {
 			selectEffects(e, s)
 			reasonOf(e, s)
 		}, redriveEffects),
-	effectCommand("discard", "give up some, with a reason",
-		`Gives up what -effect, -id or -state names and nobody is carrying out, keeps the reason with it, and prints the dispatch IDs: at
-most -limit.
+	effectCommand("discard", "give up effects, with a reason",
+		`Gives up the effects of -effect, -id or -state, except for effects that are being carried out, keeps the reason, and prints the dispatch IDs
+of at most -limit effects.
 
     boxpair effects discard -inbox postgres://operator@payments/payments -effect 4b9d2a51-… -reason "refunded by hand"`,
 		func(e *entries, s *settings) {
@@ -98,16 +98,16 @@ most -limit.
 }
 
 func (e *entries) define(s *settings) {
-	s.urls(&e.inboxes, "inbox", "the database of the consumer that has the effects.")
-	s.add("effect", envOf("effect"), "UUID", "the idempotency key of one. May be given several times, but for resolve.", true, idsTo(&e.chosen.Keys))
+	s.urls(&e.inboxes, "inbox", "the database of the effects' consumer.")
+	s.add("effect", envOf("effect"), "UUID", "the idempotency key of an effect. May be given several times, except for resolve.", true, idsTo(&e.chosen.Keys))
 	s.on(&e.asJSON, "json", "print one JSON object instead of a table.")
 	e.places.define(s)
 }
 
-// selectEffects declares what selects effects besides their keys.
+// selectEffects declares the settings that select effects by other than their keys.
 func selectEffects(e *entries, s *settings) {
 	f := &e.chosen
-	s.add("id", envOf("id"), "UUID", "the dispatch ID of the message of one. May be given several times.", true, idsTo(&f.IDs))
+	s.add("id", envOf("id"), "UUID", "the dispatch ID of an effect's message. May be given several times.", true, idsTo(&f.IDs))
 	s.add("state", envOf("state"), "STATE,…", "pending, doing, answered, uncertain, dead, done or discarded.", false, func(text string) error {
 		for name := range strings.SplitSeq(text, ",") {
 			state := inbox.EffectState(strings.TrimSpace(name))
@@ -116,19 +116,19 @@ func selectEffects(e *entries, s *settings) {
 				inbox.EffectDead, inbox.EffectDone, inbox.EffectDiscarded:
 				f.States = append(f.States, state)
 			default:
-				return fmt.Errorf("there is no state %q here", string(state))
+				return fmt.Errorf("unknown state %q", string(state))
 			}
 		}
 		return nil
 	})
-	s.text(&f.Consumer, "consumer", "NAME", "only of this consumer, as payments/charge.")
-	s.add("since", envOf("since"), "TIME", "only prepared since then: 2026-01-31T12:00:00Z, or 24h for so long ago.", false, moment(&f.Since))
-	s.add("until", envOf("until"), "TIME", "only prepared before.", false, moment(&f.Until))
-	s.count(&f.Limit, "limit", "how many at most. Defaults to 100.")
+	s.text(&f.Consumer, "consumer", "NAME", "only effects of this consumer, such as payments/charge.")
+	s.add("since", envOf("since"), "TIME", "only effects prepared since this time: 2026-01-31T12:00:00Z, or an age such as 24h.", false, moment(&f.Since))
+	s.add("until", envOf("until"), "TIME", "only effects prepared before this time.", false, moment(&f.Until))
+	s.count(&f.Limit, "limit", "the maximal number of effects. Defaults to 100.")
 }
 
 func reasonOf(e *entries, s *settings) {
-	s.text(&e.reason, "reason", "TEXT", "why, in at most 1 KiB: what the other side says. Required.")
+	s.text(&e.reason, "reason", "TEXT", "the reason, in at most 1 KiB: the answer of the other side. Required.")
 }
 
 func idsTo(list *[]uuid.UUID) func(text string) error {
@@ -142,7 +142,7 @@ func idsTo(list *[]uuid.UUID) func(text string) error {
 	}
 }
 
-// check says what is wrong with the settings together.
+// check checks the settings against each other.
 func (e *entries) check() error {
 	if len(e.inboxes) != 1 {
 		return fmt.Errorf("-inbox (or %s_URL): want exactly one, got %d", envOf("inbox"), len(e.inboxes))
@@ -150,7 +150,8 @@ func (e *entries) check() error {
 	return nil
 }
 
-// named says what is wrong if no effect is: one that is uncertain may have been carried out.
+// named refuses a selection without keys, IDs and states, since an uncertain effect may have been
+// carried out.
 func (e *entries) named() error {
 	if len(e.chosen.Keys)+len(e.chosen.IDs)+len(e.chosen.States) == 0 {
 		return errors.New("-effect: is missing: name keys, dispatch IDs (-id) or states (-state)")
@@ -196,7 +197,7 @@ func showEffects(ctx context.Context, e *entries, p *process) error {
 func resolveEffect(ctx context.Context, e *entries, p *process) error {
 	var errs []error
 	if len(e.chosen.Keys) != 1 {
-		errs = append(errs, fmt.Errorf("-effect: want the key of one, there are %d", len(e.chosen.Keys)))
+		errs = append(errs, fmt.Errorf("-effect: exactly one key is required, got %d", len(e.chosen.Keys)))
 	}
 	switch {
 	case e.result == "":
@@ -204,7 +205,7 @@ func resolveEffect(ctx context.Context, e *entries, p *process) error {
 	case len(e.result) > maxResult:
 		errs = append(errs, fmt.Errorf("-result: has %d bytes, more than %d", len(e.result), maxResult))
 	case !json.Valid([]byte(e.result)):
-		errs = append(errs, errors.New("-result: is no JSON"))
+		errs = append(errs, errors.New("-result: is not valid JSON"))
 	}
 	if err := errors.Join(append(errs, because(e.reason))...); err != nil {
 		return err
@@ -220,7 +221,7 @@ func resolveEffect(ctx context.Context, e *entries, p *process) error {
 	})
 }
 
-// unresolved tells why nothing was resolved.
+// unresolved returns the reason why nothing was resolved.
 func (e *entries) unresolved(ctx context.Context, s *operators) error {
 	list, err := e.read(ctx, s)
 	switch {
@@ -231,7 +232,7 @@ func (e *entries) unresolved(ctx context.Context, s *operators) error {
 	case list[0].HasResult:
 		return fmt.Errorf("-effect: the effect is %s, and its result is known: redrive or discard it", list[0].State)
 	}
-	return fmt.Errorf("-effect: the effect is %s: only uncertain ones are resolved, and dead ones without a result", list[0].State)
+	return fmt.Errorf("-effect: the effect is %s: only uncertain effects, and dead effects without a result, can be resolved", list[0].State)
 }
 
 func redriveEffects(ctx context.Context, e *entries, p *process) error {
@@ -242,7 +243,7 @@ func discardEffects(ctx context.Context, e *entries, p *process) error {
 	return e.change(ctx, p, inbox.EffectDiscarded)
 }
 
-// change has what is named tried again, or gives it up.
+// change sets the selected effects to be tried again, or gives them up.
 func (e *entries) change(ctx context.Context, p *process, to inbox.EffectState) error {
 	if err := errors.Join(e.named(), because(e.reason)); err != nil {
 		return err
@@ -253,7 +254,7 @@ func (e *entries) change(ctx context.Context, p *process, to inbox.EffectState) 
 	})
 }
 
-// entry is an effect as it is printed. There is neither its intent nor its result in it.
+// entry is an effect as printed, without its intent and result.
 type entry struct {
 	Key        uuid.UUID  `json:"effect"`
 	ID         uuid.UUID  `json:"id"`
@@ -274,7 +275,7 @@ type entry struct {
 	History    []history  `json:"history,omitempty"`
 }
 
-// read reads what is selected.
+// read reads the selected effects.
 func (e *entries) read(ctx context.Context, s *operators) ([]entry, error) {
 	found, err := s.effects.ListEffects(ctx, e.chosen)
 	list := make([]entry, len(found))

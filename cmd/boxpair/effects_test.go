@@ -18,7 +18,7 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// payments is a service whose provider answers nothing, and cannot be asked.
+// payments is a service whose provider never answers, and cannot be asked.
 type payments struct {
 	t        *testing.T
 	url      string
@@ -29,7 +29,7 @@ type payments struct {
 	finished []string
 }
 
-// intent and receipt are what must not be printed.
+// intent and receipt are secrets that must not be printed.
 const (
 	intent  = "canary of an intent"
 	receipt = "canary of a receipt"
@@ -66,7 +66,7 @@ func newPayments(t *testing.T) *payments {
 	return s
 }
 
-// charge has an effect for a message and returns its dispatch ID and its key.
+// charge makes an effect for a message, and returns its dispatch ID and its key.
 func (s *payments) charge() (id, key string) {
 	s.t.Helper()
 	event := transport.Event{ID: uuid.New(), Topic: "order.placed", Key: "order 42", Payload: []byte(payload)}
@@ -80,7 +80,7 @@ func (s *payments) run() {
 	ok(s.t, s.inbox.RunOnce(context.Background()))
 }
 
-// effects calls a command about effects that is to succeed, and returns what it printed.
+// effects calls a command about effects, which must succeed, and returns its output.
 func (s *payments) effects(args ...string) string {
 	s.t.Helper()
 	status, out, errs := call(s.t, nil, append([]string{"effects", args[0], "-inbox", s.url}, args[1:]...)...)
@@ -95,7 +95,7 @@ func (s *payments) effects(args ...string) string {
 	return out
 }
 
-// shown is what show prints of one effect.
+// shown returns the output of show for one effect.
 func (s *payments) shown(key string) entry {
 	s.t.Helper()
 	var list struct{ Effects []entry }
@@ -190,15 +190,15 @@ func TestNoEffectIsChangedUnlessItIsNamed(t *testing.T) {
 		{"-reason: is missing", append(in, "-effect", key)},
 		{"-reason: want at most 1 KiB", append(in, "-effect", key, "-reason", strings.Repeat("x", 1025))},
 		{"-effect: want a UUID", append(in, "-effect", "x")},
-		{`-state: there is no state "parked" here`, append(in, "-state", "parked")},
-		{"-effect: want the key of one, there are 0", append([]string{"resolve"}, append(in, "-result", "1", "-reason", "r")...)},
-		{"-effect: want the key of one, there are 2", append([]string{"resolve"}, append(in, "-effect", key, "-effect", other, "-result", "1", "-reason", "r")...)},
+		{`-state: unknown state "parked"`, append(in, "-state", "parked")},
+		{"-effect: exactly one key is required, got 0", append([]string{"resolve"}, append(in, "-result", "1", "-reason", "r")...)},
+		{"-effect: exactly one key is required, got 2", append([]string{"resolve"}, append(in, "-effect", key, "-effect", other, "-result", "1", "-reason", "r")...)},
 		{"-result: is missing", append([]string{"resolve"}, append(in, "-effect", key, "-reason", "r")...)},
-		{"-result: is no JSON", append([]string{"resolve"}, append(in, "-effect", key, "-result", "{", "-reason", "r")...)},
+		{"-result: is not valid JSON", append([]string{"resolve"}, append(in, "-effect", key, "-result", "{", "-reason", "r")...)},
 		{"-effect: no effect has this key", append([]string{"resolve"}, append(in, "-effect", other, "-result", "1", "-reason", "r")...)},
 		{"-effect: is missing: name keys", append([]string{"show"}, in...)},
 		{"there is no such effect", append([]string{"show"}, append(in, "-effect", other)...)},
-		{`there is no command "effects undo"`, []string{"undo"}},
+		{`unknown command "effects undo"`, []string{"undo"}},
 	} {
 		args := c.args
 		if strings.HasPrefix(args[0], "-") {

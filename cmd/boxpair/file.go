@@ -8,21 +8,21 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// configSetting is the setting that names the configuration file, which cannot stand in one.
+// configSetting is the setting that names the configuration file. The file cannot contain it.
 const configSetting = "config"
 
-// readFile reads settings from the configuration file, but those that are given already.
+// readFile reads the settings in the configuration file, except for those in given.
 func (s *settings) readFile(given map[string]bool) error {
 	text, err := os.ReadFile(s.file)
 	if err != nil {
 		return fmt.Errorf("-%s: %w", configSetting, err)
 	}
-	var document yaml.Node // into nothing else: the errors of other types quote values
+	var document yaml.Node // a Node only: decoding errors of other types quote values
 	if err := yaml.Unmarshal(text, &document); err != nil {
 		return fmt.Errorf("-%s %s: %w", configSetting, s.file, err)
 	}
 	if len(document.Content) == 0 {
-		return nil // it is empty
+		return nil // the file is empty
 	}
 	root := document.Content[0]
 	if root.Kind != yaml.MappingNode {
@@ -32,7 +32,7 @@ func (s *settings) readFile(given map[string]bool) error {
 	seen := make(map[string]bool)
 	for i := 0; i+1 < len(root.Content); i += 2 {
 		name, value := root.Content[i], root.Content[i+1]
-		s.hide(name.Value) // what is not understood is quoted
+		s.hide(name.Value) // errors quote unknown names
 		err := s.setFrom(name.Value, value, seen[name.Value], given[name.Value])
 		seen[name.Value] = true
 		if err != nil {
@@ -42,7 +42,7 @@ func (s *settings) readFile(given map[string]bool) error {
 	return errors.Join(errs...)
 }
 
-// setFrom sets one setting of the file, unless it is given elsewhere.
+// setFrom sets one setting of the file, unless a flag or variable has set it.
 func (s *settings) setFrom(name string, value *yaml.Node, again, given bool) error {
 	var known *setting
 	for i := range s.list {
@@ -52,9 +52,9 @@ func (s *settings) setFrom(name string, value *yaml.Node, again, given bool) err
 	}
 	switch {
 	case known == nil:
-		return errors.New("is no setting of this command")
+		return errors.New("is not a setting of this command")
 	case again:
-		return errors.New("is there twice")
+		return errors.New("is set twice")
 	}
 	values := []*yaml.Node{value}
 	if value.Kind == yaml.SequenceNode && known.many {
@@ -63,7 +63,7 @@ func (s *settings) setFrom(name string, value *yaml.Node, again, given bool) err
 	var errs []error
 	for _, v := range values {
 		if v.Kind != yaml.ScalarNode || v.Tag == "!!null" {
-			errs = append(errs, errors.New("wants a value"))
+			errs = append(errs, errors.New("a value is missing"))
 			continue
 		}
 		if !given {

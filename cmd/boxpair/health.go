@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// probed is the answer of /readyz and /healthz.
+// probed is the body of /readyz and /healthz.
 type probed struct {
 	OK       bool     `json:"ok"`
 	Problems []string `json:"problems"`
 }
 
-// serveHealth answers on listener until stop is called, which waits for its goroutine.
+// serveHealth serves listener until stop is called. stop waits for the goroutine.
 func serveHealth(listener net.Listener, problems func() []string, live func() bool) (stop func()) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
@@ -30,7 +30,7 @@ func serveHealth(listener net.Listener, problems func() []string, live func() bo
 		_ = server.Serve(listener) // it ends with Close
 	}()
 	return func() {
-		_ = server.Close() // nobody's answer is worth a wait
+		_ = server.Close() // running requests are cut off
 		<-ended
 	}
 }

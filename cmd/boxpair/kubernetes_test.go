@@ -17,7 +17,7 @@ import (
 	"gopkg.in/yaml.v3"
 )
 
-// manifest is what this test looks at of a Kubernetes object.
+// manifest is the part of a Kubernetes object that this test reads.
 type manifest struct {
 	Kind       string
 	StringData map[string]string `yaml:"stringData"`
@@ -74,8 +74,8 @@ func manifests(t *testing.T) map[string]*manifest {
 	}
 }
 
-// TestManifestOfKubernetesFitsTheRelay takes the settings of examples/kubernetes/relay.yaml as the
-// relay does, and asks its endpoints as the probes do.
+// TestManifestOfKubernetesFitsTheRelay reads the settings of examples/kubernetes/relay.yaml as the
+// relay does, and calls its endpoints as the probes do.
 func TestManifestOfKubernetesFitsTheRelay(t *testing.T) {
 	t.Parallel()
 	all := manifests(t)
@@ -127,7 +127,7 @@ func settingsOfRelay(t *testing.T, s *settings, args []string) *relaying {
 	return r
 }
 
-// spanOf returns the value of a setting that is a duration, or its default.
+// spanOf returns the value of a setting of type duration, or its default.
 func spanOf(t *testing.T, s *settings, name string, given time.Duration) time.Duration {
 	t.Helper()
 	i := slices.IndexFunc(s.list, func(s setting) bool { return s.flag == name })
@@ -140,7 +140,7 @@ func spanOf(t *testing.T, s *settings, name string, given time.Duration) time.Du
 	return d
 }
 
-// answers asks the endpoints of a relay that runs and is not ready.
+// answers calls the endpoints of a relay that runs and is not ready.
 func answers(t *testing.T, paths ...string) (list []int) {
 	t.Helper()
 	var config net.ListenConfig
@@ -155,7 +155,7 @@ func answers(t *testing.T, paths ...string) (list []int) {
 	return list
 }
 
-// TestExamplesInYAMLCanBeRead reads the other files that users copy.
+// TestExamplesInYAMLCanBeRead reads the other YAML files that users copy.
 func TestExamplesInYAMLCanBeRead(t *testing.T) {
 	t.Parallel()
 	paths, err := filepath.Glob("../../examples/*/*.yaml")

@@ -18,21 +18,22 @@ const (
 	exitFailed = 2
 )
 
-// process is what a command has of its process.
+// process holds the parts of the process that a command uses.
 type process struct {
 	stdout, stderr io.Writer
 	getenv         func(string) string
-	environ        func() []string // as os.Environ; nil: nothing is looked for in it
+	environ        func() []string // like os.Environ; nil: unknown variables are not looked for
 }
 
-// command is a subcommand. It adds its settings to s, which are read from flags and environment,
-// and returns what runs it then: that returns the exit status, or an error, which is printed.
+// command is a subcommand. define declares the command's settings, which are then read from flags,
+// environment and file, and returns the function to run. The function returns the exit status, or
+// an error, which is printed.
 type command struct {
 	name, summary, details string
 	define                 func(s *settings) func(ctx context.Context, p *process) (int, error)
 }
 
-// commands are all there are, in the order of the help.
+// commands are all subcommands, in the order of the help.
 var commands = slices.Concat([]command{relayCommand, status}, letterCommands, effectCommands, []command{verify, migrate, version})
 
 func main() {
@@ -50,7 +51,7 @@ func run(ctx context.Context, p *process, args []string) int {
 		return exitFailed
 	}
 	s := newSettings(p)
-	for _, arg := range args { // what is not understood is quoted
+	for _, arg := range args { // errors quote unknown arguments
 		s.hide(arg)
 	}
 	name, args := named(args)
@@ -63,7 +64,7 @@ func run(ctx context.Context, p *process, args []string) int {
 	}
 	c := find(name)
 	if c == nil {
-		fmt.Fprintf(p.stderr, "boxpair: there is no command %q\n\n", s.conceal(name))
+		fmt.Fprintf(p.stderr, "boxpair: unknown command %q\n\n", s.conceal(name))
 		overview(p.stderr)
 		return exitFailed
 	}
@@ -88,7 +89,7 @@ func run(ctx context.Context, p *process, args []string) int {
 	return status
 }
 
-// named splits the name of a command, which may be of two words, from what follows it.
+// named splits the name of a command, which may have two words, from the arguments after it.
 func named(args []string) (name string, rest []string) {
 	if (args[0] == deadLetters || args[0] == effectsName) && len(args) > 1 {
 		return args[0] + " " + args[1], args[2:]
@@ -96,8 +97,8 @@ func named(args []string) (name string, rest []string) {
 	return args[0], args[1:]
 }
 
-// family tells whether name is that of commands with a second word, with one of words for it or
-// with none.
+// family tells whether name is the first word of a two-word command, alone or followed by one of
+// words.
 func family(name string, words ...string) bool {
 	first, second, _ := strings.Cut(name, " ")
 	return (first == deadLetters || first == effectsName) && (second == "" || slices.Contains(words, second))
@@ -111,7 +112,7 @@ func find(name string) *command {
 	return &commands[i]
 }
 
-// help describes one command, or all.
+// help describes one command or all commands.
 func help(p *process, s *settings, args []string) int {
 	if len(args) == 0 {
 		overview(p.stdout)
@@ -124,7 +125,7 @@ func help(p *process, s *settings, args []string) int {
 	}
 	c := find(name)
 	if c == nil {
-		fmt.Fprintf(p.stderr, "boxpair help: there is no command %q\n", s.conceal(name))
+		fmt.Fprintf(p.stderr, "boxpair help: unknown command %q\n", s.conceal(name))
 		return exitFailed
 	}
 	describe(p.stdout, c)
@@ -137,12 +138,12 @@ func overview(w io.Writer) {
 		fmt.Fprintf(w, "  %-20s %s\n", c.name, c.summary)
 	}
 	fmt.Fprintf(w, "  %-20s %s\n", "help", "describe a command and its settings")
-	fmt.Fprint(w, "\nExit status: 0 all is well, 1 verify has found discrepancies, status a bad state, migrate -check missing\nmigrations, or nothing was changed that was meant to be; 2 it could not be done.\n")
+	fmt.Fprint(w, "\nExit status: 0 all is well, 1 verify found discrepancies, status a bad state, migrate -check missing\nmigrations, or a change of dead letters changed nothing; 2 the command failed.\n")
 }
 
 func describe(w io.Writer, c *command) {
 	s := newSettings(&process{stderr: io.Discard, getenv: func(string) string { return "" }})
 	c.define(s)
-	fmt.Fprintf(w, "Usage: boxpair %s [flags]\n\n%s\n\nFlags, each of which may be an environment variable instead:\n\n", c.name, c.details)
+	fmt.Fprintf(w, "Usage: boxpair %s [flags]\n\n%s\n\nFlags; in parentheses the environment variable for use in place of the flag:\n\n", c.name, c.details)
 	s.describe(w)
 }

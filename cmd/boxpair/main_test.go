@@ -20,7 +20,7 @@ import (
 	"github.com/boxpair/boxpair/store/sqlite"
 )
 
-// program is this test, which is the command where asCommand is set.
+// program is this test binary, which acts as the command if asCommand is set.
 var program string
 
 const asCommand = "TEST_RUNS_AS_COMMAND"
@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// call runs the program and returns its exit status and what it printed.
+// call runs the program and returns its exit status and its output.
 func call(t *testing.T, env []string, args ...string) (status int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
@@ -63,8 +63,8 @@ func ok(t testing.TB, err error) {
 
 const payload = "canary of a payload"
 
-// plant makes a pair with one event that is delivered and applied, an hour ago. The statements
-// are plain enough for both kinds of databases.
+// plant makes a pair with one event that was delivered and applied an hour ago. The statements are
+// plain enough for both kinds of databases.
 func plant(t *testing.T, exec func(string) error, table func(string) string, bytes func(string) string, hourAgo string) {
 	t.Helper()
 	id, digest := bytes("0102030405060708090a0b0c0d0e0f10"), bytes("000102030405060708090a0b0c0d0e0f")
@@ -79,7 +79,8 @@ func plant(t *testing.T, exec func(string) error, table func(string) string, byt
 	}
 }
 
-// plantSQLite makes such a pair in a file and returns the file's URL and what changes it.
+// plantSQLite makes such a pair in a file, and returns the file's URL and a function that changes
+// it.
 func plantSQLite(t *testing.T) (string, func(string)) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "shop.db")
@@ -170,26 +171,26 @@ func TestWrongSettingsAreNamed(t *testing.T) {
 		want string
 	}{
 		{nil, nil, "boxpair runs and checks"},
-		{nil, []string{"frobnicate"}, `there is no command "frobnicate"`},
-		{nil, []string{"help", "frobnicate"}, `there is no command "frobnicate"`},
+		{nil, []string{"frobnicate"}, `unknown command "frobnicate"`},
+		{nil, []string{"help", "frobnicate"}, `unknown command "frobnicate"`},
 		{nil, []string{"verify"}, "-outbox (or BOXPAIR_OUTBOX_URL): is missing"},
 		{nil, []string{"verify", "-outbox", url, "-inbox", url}, "-consumer (or BOXPAIR_CONSUMER): is missing"},
 		{nil, []string{"verify", "-outbox", url, "-consumer", "a=b"}, "-inbox (or BOXPAIR_INBOX_URL): is missing"},
 		{nil, []string{"verify", "-outbox", "mysql://x"}, "-outbox: want postgres://"},
 		{nil, []string{"verify", "-outbox", "sqlite:/no/such/file"}, "-outbox sqlite:/no/such/file: "},
-		{nil, []string{"verify", "-outbox", url + "?prefix=x"}, `-outbox: sqlite knows no parameter "prefix"`},
+		{nil, []string{"verify", "-outbox", url + "?prefix=x"}, `-outbox: sqlite: unknown parameter "prefix"`},
 		{nil, []string{"verify", "-outbox", url + "?boxpair_prefix=x_"}, `run "boxpair migrate", or call Migrate`},
 		{nil, []string{"verify", "-outbox", url, "-grace", "5"}, "-grace: want a duration"},
 		{nil, []string{"verify", "-outbox", url, "-limit", "0"}, "-limit: want a number"},
 		{nil, []string{"verify", "-outbox", url, "-from", "yesterday"}, "-from: want a time"},
 		{nil, []string{"verify", "-outbox", url, "-from", "1h", "-until", "2h"}, "-until: is not after -from"},
-		{nil, []string{"verify", "-outbox", url, "-accept", "lost"}, `-accept: there is no kind "lost"`},
+		{nil, []string{"verify", "-outbox", url, "-accept", "lost"}, `-accept: unknown kind "lost"`},
 		{nil, []string{"verify", "-outbox", url, "-partial", "x"}, `-partial: consumer "x"`},
 		{nil, []string{"verify", "-outbox", url, "-consumer", "x"}, "-consumer: want NAME=TOPIC"},
-		{nil, []string{"verify", "-outbox", url, "more"}, "left over"},
+		{nil, []string{"verify", "-outbox", url, "more"}, "unexpected arguments"},
 		{nil, []string{"verify", "-frobnicate"}, "-frobnicate"},
 		{[]string{"BOXPAIR_GRACE=x"}, []string{"verify", "-outbox", url}, "BOXPAIR_GRACE: want a duration"},
-		{[]string{"BOXPAIR_LEESE=5s", "BOXPAIR_LEASE=5s"}, []string{"verify", "-outbox", url}, "BOXPAIR_LEESE: is no setting of any command"},
+		{[]string{"BOXPAIR_LEESE=5s", "BOXPAIR_LEASE=5s"}, []string{"verify", "-outbox", url}, "BOXPAIR_LEESE: is not a setting of any command"},
 		{[]string{"BOXPAIR_RELAY_PORT=tcp://10.0.0.1:80", "BOXPAIR_RELAY_PORT_80_TCP_ADDR=10.0.0.1", "BOXPAIR_RELAY_SERVICE_PORT_HEALTH=80"},
 			[]string{"verify", "-outbox", url, "-grace", "x"}, "boxpair verify: -grace: want a duration"},
 		{nil, []string{"migrate", "-check", "-print", "-database", url}, "-check: reads a database"},
@@ -224,8 +225,8 @@ func TestMigrationsArePrintedWithoutADatabase(t *testing.T) {
 	}
 }
 
-// TestRoleWithTheDocumentedGrantsSuffices runs verify as a role that has what docs/audit.md says
-// and nothing more, and whose password must not be seen.
+// TestRoleWithTheDocumentedGrantsSuffices runs verify as a role with exactly the grants of
+// docs/audit.md. The role's password must not be printed.
 func TestRoleWithTheDocumentedGrantsSuffices(t *testing.T) {
 	t.Parallel()
 	owner := testenv.Postgres(t)

@@ -17,29 +17,29 @@ import (
 
 var migrate = command{
 	name:    "migrate",
-	summary: "make the tables, or print the SQL that does",
-	details: `Brings the tables of a database up to this version, in one transaction, under a lock; a
-database that is up to date is only read. A SQLite file is created if there is none. In PostgreSQL, what
-it is going to lock is said before, and no lock is waited for longer than -lock-timeout: then nothing is changed.
-With -check nothing is changed either, and what is missing is said: the exit status is 1 then.
-With -print nothing is changed, and no database is reached: the SQL of all migrations is
-printed, for another tool to apply.
+	summary: "create or update the tables, or print the SQL",
+	details: `Brings the tables of a database up to this version, in one transaction, under a lock; only
+indexes that are built concurrently are outside of it. A database that is up to date is only read. A missing SQLite file is created. In PostgreSQL, the locks are logged
+beforehand, and a lock that is not granted within -lock-timeout ends the command without a change.
+-check prints the missing migrations and changes nothing; the exit status is then 1.
+-print prints the SQL of all migrations, for another tool to apply, and connects to no
+database.
 
     boxpair migrate -database postgres://owner@host/shop
     boxpair migrate -database postgres://monitor@host/shop -check
     boxpair migrate -database sqlite:shop.db -print`,
 	define: func(s *settings) func(context.Context, *process) (int, error) {
 		m := &migration{}
-		s.urls(&m.databases, "database", "the database.")
+		s.urls(&m.databases, "database", "the database with the tables.")
 		s.on(&m.print, "print", "print the SQL instead of running it.")
-		s.on(&m.check, "check", "say which migrations are missing, and change nothing.")
-		s.duration(&m.lockTimeout, "lock-timeout", "how long a lock of a table is waited for, and others wait behind, in PostgreSQL. Defaults to 5s.")
+		s.on(&m.check, "check", "print the missing migrations, and change nothing.")
+		s.duration(&m.lockTimeout, "lock-timeout", "how long a migration waits for a lock of a table, and other transactions wait behind it, in PostgreSQL. Defaults to 5s.")
 		m.places.define(s)
 		return m.run
 	},
 }
 
-// migration is the settings of migrate.
+// migration holds the settings of migrate.
 type migration struct {
 	databases    []target
 	print, check bool
@@ -79,7 +79,7 @@ func (m *migration) reach(ctx context.Context, p *process, t *target) (int, erro
 	return exitOK, err
 }
 
-// missing prints what is missing.
+// missing prints the missing migrations.
 func (m *migration) missing(ctx context.Context, out io.Writer, t *target) (int, error) {
 	s, end, err := operate(ctx, t, &m.places)
 	if err != nil {
@@ -108,7 +108,7 @@ func (m *migration) apply(ctx context.Context, log *slog.Logger, t *target) ([]m
 		defer func() { _ = db.Close() }()
 		return sqlite.Migrate(ctx, db, sqlite.Config{Prefix: prefix})
 	}
-	t.pool.MaxConns = 2 // one holds the lock while the other builds an index
+	t.pool.MaxConns = 2 // one connection holds the lock while the other builds an index
 	pool, err := pgxpool.NewWithConfig(ctx, t.pool)
 	if err != nil {
 		return nil, err

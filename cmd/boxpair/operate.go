@@ -19,7 +19,7 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// outboxOperator is what the commands about parked events and messages need of an outbox.
+// outboxOperator is the part of an outbox that the operator's commands need.
 type outboxOperator interface {
 	Stats(ctx context.Context) (outbox.Stats, error)
 	ListRoutes(ctx context.Context) ([]outbox.StalledRoute, error)
@@ -29,7 +29,7 @@ type outboxOperator interface {
 	Discard(ctx context.Context, f outbox.Filter, reason string) ([]uuid.UUID, error)
 }
 
-// inboxOperator is what they need of an inbox.
+// inboxOperator is the part of an inbox that the operator's commands need.
 type inboxOperator interface {
 	ListParked(ctx context.Context, f inbox.Filter) ([]inbox.Parked, error)
 	Redrive(ctx context.Context, f inbox.Filter, reason string) ([]uuid.UUID, error)
@@ -37,23 +37,23 @@ type inboxOperator interface {
 	Attempts(ctx context.Context, id uuid.UUID, limit int) ([]inbox.Attempt, error)
 }
 
-// operators are both sides of one database.
+// operators holds both sides of one database.
 type operators struct {
 	outbox  outboxOperator
 	inbox   inboxOperator
 	states  inboxStates
 	effects ledger
 	schema  schema.Checker
-	numbers outbox.SequenceChecker // nil: the database sees to them by itself
+	numbers outbox.SequenceChecker // nil if the database needs no check of its sequences
 }
 
-// inboxStates is what tells the state of the consumers of a store.
+// inboxStates reads the state of the consumers of a store.
 type inboxStates interface {
 	InboxStats(ctx context.Context, consumer int) (inbox.Stats, error)
 	EffectStats(ctx context.Context, consumer int) (inbox.EffectStats, error)
 }
 
-// store is a store of a database, as the commands use it.
+// store is the store of a database.
 type store[TX any] interface {
 	outbox.Store[TX]
 	inbox.Store[TX]
@@ -62,11 +62,10 @@ type store[TX any] interface {
 	schema.Checker
 }
 
-// tool is the name under which the commands open an outbox and an inbox. Nothing is written under
-// it.
+// tool is the name under which the commands open an outbox and an inbox. No row carries it.
 const tool = "boxpair"
 
-// operate opens a database for the commands that change what waits in it.
+// operate opens a database for commands that change parked events and messages.
 func operate(ctx context.Context, t *target, p *places) (*operators, func(), error) {
 	if t.pool == nil {
 		store, end, err := openSQLite(t, p)
@@ -86,8 +85,8 @@ func operate(ctx context.Context, t *target, p *places) (*operators, func(), err
 	return both(store, end)
 }
 
-// both makes the two sides of one store. The commands print what they have done, so only warnings
-// are logged.
+// both returns the two sides of one store. The commands print their changes, so only warnings are
+// logged.
 func both[TX any](s store[TX], end func()) (*operators, func(), error) {
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	out, err := producer.New(s, producer.Config{Name: tool, Logger: log})
@@ -104,18 +103,18 @@ func both[TX any](s store[TX], end func()) (*operators, func(), error) {
 	return &operators{out, in, s, s, s, n}, end, nil
 }
 
-// selection is the settings that say which parked events or messages are meant.
+// selection holds the settings that select parked events or messages.
 type selection struct {
 	outboxes, inboxes []target
 	places            places
-	filter            inbox.Filter // its Consumer is of inboxes alone
+	filter            inbox.Filter // Consumer applies to inboxes only
 }
 
 func (q *selection) define(s *settings) {
 	f := &q.filter
-	s.urls(&q.outboxes, "outbox", "the database whose outbox is meant: events that could not be sent.")
-	s.urls(&q.inboxes, "inbox", "the database whose inbox is meant: messages that could not be handled.")
-	s.add("id", envOf("id"), "UUID", "the dispatch ID of one. May be given several times.", true, func(text string) error {
+	s.urls(&q.outboxes, "outbox", "the database of the outbox: select events that could not be sent.")
+	s.urls(&q.inboxes, "inbox", "the database of the inbox: select messages that could not be handled.")
+	s.add("id", envOf("id"), "UUID", "the dispatch ID of an event or message. May be given several times.", true, func(text string) error {
 		id, err := uuid.Parse(text)
 		if err != nil {
 			return errors.New("want a UUID")
@@ -123,23 +122,23 @@ func (q *selection) define(s *settings) {
 		f.IDs = append(f.IDs, id)
 		return nil
 	})
-	s.add("state", envOf("state"), "STATE,…", "retrying, following, dead or discarded; in an inbox also too_old or altered.", false, func(text string) error {
+	s.add("state", envOf("state"), "STATE,…", "retrying, following, dead or discarded; in an inbox also too_old and altered.", false, func(text string) error {
 		for name := range strings.SplitSeq(text, ",") {
 			f.States = append(f.States, inbox.State(strings.TrimSpace(name)))
 		}
 		return nil
 	})
-	s.text(&f.Topic, "topic", "TOPIC", "only of this topic.")
-	s.text(&f.Key, "key", "KEY", "only of this key.")
-	s.text(&f.Consumer, "consumer", "NAME", "only of this consumer of the inbox, as stock/reserve.")
-	s.text(&f.Error, "error", "TEXT", "only with this in the last error.")
-	s.add("since", envOf("since"), "TIME", "only parked since then: 2026-01-31T12:00:00Z or 2026-01-31 (in UTC), or 24h or 7d for so long ago.", false, moment(&f.Since))
-	s.add("until", envOf("until"), "TIME", "only parked before.", false, moment(&f.Until))
-	s.count(&f.Limit, "limit", "how many at most. Defaults to 100 to be listed, and to all that are selected to be changed.")
+	s.text(&f.Topic, "topic", "TOPIC", "only this topic.")
+	s.text(&f.Key, "key", "KEY", "only this key.")
+	s.text(&f.Consumer, "consumer", "NAME", "only this consumer of the inbox, such as stock/reserve.")
+	s.text(&f.Error, "error", "TEXT", "only if the last error contains this text.")
+	s.add("since", envOf("since"), "TIME", "only if parked since this time: 2026-01-31T12:00:00Z, 2026-01-31 (in UTC), or an age such as 24h or 7d.", false, moment(&f.Since))
+	s.add("until", envOf("until"), "TIME", "only if parked before this time.", false, moment(&f.Until))
+	s.count(&f.Limit, "limit", "the maximal number. Defaults to 100 for lists, and to no limit for changes.")
 	q.places.define(s)
 }
 
-// check says what is wrong with the settings together.
+// check checks the settings against each other.
 func (q *selection) check() error {
 	var errs []error
 	if len(q.outboxes)+len(q.inboxes) != 1 {
@@ -152,22 +151,22 @@ func (q *selection) check() error {
 	}
 	for _, state := range q.filter.States {
 		if !known[state] {
-			errs = append(errs, fmt.Errorf("-state: there is no state %q here", string(state)))
+			errs = append(errs, fmt.Errorf("-state: unknown state %q", string(state)))
 		}
 	}
 	if len(q.outboxes) > 0 && q.filter.Consumer != "" {
-		errs = append(errs, errors.New("-consumer: an outbox has none"))
+		errs = append(errs, errors.New("-consumer: an outbox has no consumers"))
 	}
 	return errors.Join(errs...)
 }
 
-// narrow tells whether anything is selected but a number.
+// narrow tells whether a filter other than -limit is given.
 func (q *selection) narrow() bool {
 	f := &q.filter
 	return len(f.IDs)+len(f.States) > 0 || f.Topic+f.Key+f.Consumer+f.Error != "" || !f.Since.IsZero() || !f.Until.IsZero()
 }
 
-// events is the filter for an outbox.
+// events returns the filter for an outbox.
 func (q *selection) events() outbox.Filter {
 	f := &q.filter
 	states := make([]outbox.State, len(f.States))
@@ -179,7 +178,7 @@ func (q *selection) events() outbox.Filter {
 	}
 }
 
-// with opens the database and runs do on its side.
+// with opens the database, calls do, and closes the database.
 func (q *selection) with(ctx context.Context, do func(s *operators) error) error {
 	if err := q.check(); err != nil {
 		return err
@@ -199,10 +198,10 @@ func (q *selection) with(ctx context.Context, do func(s *operators) error) error
 	return nil
 }
 
-// maxReason is the most that is kept of a reason.
+// maxReason is the size limit of a reason in bytes.
 const maxReason = 1 << 10
 
-// because says what is wrong with the reason for a change.
+// because checks the reason for a change.
 func because(reason string) error {
 	switch {
 	case reason == "":
@@ -213,7 +212,7 @@ func because(reason string) error {
 	return nil
 }
 
-// parked is an event or message as it is printed. There is no payload in it.
+// parked is a parked event or message as printed, without its payload.
 type parked struct {
 	ID            uuid.UUID  `json:"id"`
 	Seq           int64      `json:"number"`
@@ -229,7 +228,7 @@ type parked struct {
 	History       []history  `json:"history,omitempty"`
 }
 
-// history is one attempt, or what an operator did.
+// history is an attempt or an operator's change.
 type history struct {
 	At      time.Time `json:"at"`
 	Outcome string    `json:"outcome"`
@@ -237,7 +236,7 @@ type history struct {
 	Relay   string    `json:"relay,omitempty"`
 }
 
-// list reads what is selected.
+// list reads the selected events or messages.
 func (q *selection) list(ctx context.Context, s *operators) ([]parked, error) {
 	list := []parked{}
 	if len(q.inboxes) > 0 {
@@ -260,7 +259,7 @@ func (q *selection) list(ctx context.Context, s *operators) ([]parked, error) {
 	return list, err
 }
 
-// ofMessage reads the history of a message, of one consumer.
+// ofMessage reads the history of a message for one consumer.
 func (s *operators) ofMessage(ctx context.Context, id uuid.UUID, consumer string, limit int) (list []history, err error) {
 	attempts, err := s.inbox.Attempts(ctx, id, limit)
 	for _, a := range attempts {
@@ -271,7 +270,7 @@ func (s *operators) ofMessage(ctx context.Context, id uuid.UUID, consumer string
 	return list, err
 }
 
-// history reads the attempts of what list has read.
+// history reads the history of a row that list has read.
 func (q *selection) history(ctx context.Context, s *operators, e *parked) (list []history, err error) {
 	if len(q.inboxes) > 0 {
 		return s.ofMessage(ctx, e.ID, e.Consumer, q.filter.Limit)

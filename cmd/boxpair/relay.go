@@ -21,20 +21,20 @@ import (
 
 var relayCommand = command{
 	name:    "relay",
-	summary: "publish what an outbox holds to RabbitMQ, until told to stop",
-	details: `Publishes the events of an outbox to RabbitMQ, each key in order, until it gets SIGTERM or an
-interrupt; then it waits for the confirms of what is on its way and gives its shards back. Any number
-may run on one outbox: they share the work. An outage of the database or the broker is waited for. Events that
-were delivered are removed after -retention.
+	summary: "publish the events of an outbox to RabbitMQ, until stopped",
+	details: `Publishes the events of an outbox to RabbitMQ, each key in order, until SIGTERM or an
+interrupt; then the relay waits for outstanding confirms and gives its shards back. Any number of relays
+may run on one outbox: they share the work. The relay survives outages of the database and the broker.
+Delivered events are removed after -retention.
 
     boxpair relay -outbox postgres://relay@orders/shop -amqp amqps://relay@rabbit/ -listen :8080
 
-With -listen, GET /healthz answers 200 while the relay runs, and GET /readyz 200 when database and
-broker answer and every route works, and otherwise 503 with what does not, as a JSON object.`,
+With -listen, GET /healthz answers 200 while the relay runs. GET /readyz answers 200 if database and
+broker answer and every route works, and otherwise 503 with the problems as a JSON object.`,
 	define: defineRelay,
 }
 
-// relaying is the settings of relay.
+// relaying holds the settings of relay.
 type relaying struct {
 	outboxes          []target
 	places            places
@@ -60,35 +60,35 @@ func defineRelay(s *settings) func(context.Context, *process) (int, error) {
 func newRelaying(s *settings) *relaying {
 	r := &relaying{exchanges: "topic", janitor: true}
 	c := &r.config
-	s.urls(&r.outboxes, "outbox", "the database whose outbox is relayed.")
-	s.add("amqp", envOf("amqp")+"_URL", "URL", "the RabbitMQ: amqp://user:password@host:5672/vhost, or amqps:// for TLS.", false, r.setBroker(s))
-	s.add("amqp-hosts", envOf("amqp")+"_HOSTS", "HOSTS", "the nodes of the cluster, between commas, in place of the host in -amqp, as PublisherConfig.Hosts:\n"+
+	s.urls(&r.outboxes, "outbox", "the database of the outbox.")
+	s.add("amqp", envOf("amqp")+"_URL", "URL", "the RabbitMQ server: amqp://user:password@host:5672/vhost, or amqps:// for TLS.", false, r.setBroker(s))
+	s.add("amqp-hosts", envOf("amqp")+"_HOSTS", "HOSTS", "the nodes of the cluster, separated by commas, in place of the host in -amqp, as PublisherConfig.Hosts:\n"+
 		"rabbit1,rabbit2:5673. Defaults to none.", false, r.setHosts)
-	s.add("exchanges", envOf("exchanges"), "KIND", "where a topic is published: topic (to a fanout exchange of its name), queue (to the queue\n"+
-		"of its name), or exchange:NAME (to that topic exchange, with the topic as routing key). Defaults to topic.", false, r.setExchanges)
-	s.add("declare", envOf("declare"), "WHO", "all: the relay declares exchanges; check: it checks that they are there; none: neither.\nDefaults to all.",
+	s.add("exchanges", envOf("exchanges"), "KIND", "the target of a topic: topic (the fanout exchange of the topic's name), queue (the queue of the\n"+
+		"topic's name), or exchange:NAME (that topic exchange, with the topic as routing key). Defaults to topic.", false, r.setExchanges)
+	s.add("declare", envOf("declare"), "WHO", "all: the relay declares exchanges; check: the relay checks that exchanges exist; none: neither.\nDefaults to all.",
 		false, r.setDeclare)
-	s.count(&r.partitions, "partitions", "over how many queues each consumer of a topic has it spread, as PublisherConfig.Partitions; at most 64.\n"+
+	s.count(&r.partitions, "partitions", "the number of queues over which each consumer spreads a topic, as PublisherConfig.Partitions; at most 64.\n"+
 		"Defaults to none: topics are not partitioned.")
-	s.on(&r.envelope, "envelope", "send the metadata in the body instead of in headers, as PublisherConfig.Envelope: for consumers of this library only.")
-	s.count(&r.batchSize, "batch-size", "how many events may be published as one AMQP message, as PublisherConfig.BatchSize. Needs -envelope. Defaults to 1.")
+	s.on(&r.envelope, "envelope", "send the metadata in the body instead of headers, as PublisherConfig.Envelope: for consumers of this library only.")
+	s.count(&r.batchSize, "batch-size", "the maximal number of events in one AMQP message, as PublisherConfig.BatchSize. Needs -envelope. Defaults to 1.")
 	s.on(&r.cloudEvents, "cloud-events", "add the attributes of CloudEvents 1.0 to every message, as PublisherConfig.CloudEvents.")
-	s.text(&r.listen, "listen", "ADDRESS", "where /healthz and /readyz are served, as 127.0.0.1:8080. Defaults to none.")
-	s.text(&c.Name, "name", "NAME", "the relay's name among those of the outbox. Defaults to one that is new at every start.")
-	s.duration(&c.LeaseTTL, "lease", "how long the shards of a relay that died stand still. Defaults to 10s.")
-	s.count(&c.Window, "window", "how many events may be on their way at once. Defaults to 1000.")
-	s.count(&c.MaxAttempts, "max-attempts", "how many attempts of an event are counted before it is dead. Defaults to 10.")
-	s.duration(&c.Backoff.Initial, "backoff-initial", "the bound of the first wait after a failed attempt. Defaults to 1s.")
-	s.duration(&c.Backoff.Max, "backoff-max", "the largest bound of a wait. Defaults to 5m.")
-	s.on(&c.HoldDeadKeys, "hold-dead-keys", "keep the events of a key behind a dead one.")
-	s.duration(&c.PollMax, "poll", "the time between two looks at an empty queue. Defaults to 500ms.")
-	s.on(&c.PollOnly, "poll-only", "listen for no wake-ups, which take a connection of their own.")
+	s.text(&r.listen, "listen", "ADDRESS", "the address of /healthz and /readyz, such as 127.0.0.1:8080. Defaults to none.")
+	s.text(&c.Name, "name", "NAME", "the relay's name, unique among the relays of the outbox. Defaults to a new name at every start.")
+	s.duration(&c.LeaseTTL, "lease", "how long the shards of a dead relay stand still. Defaults to 10s.")
+	s.count(&c.Window, "window", "the maximal number of unconfirmed events. Defaults to 1000.")
+	s.count(&c.MaxAttempts, "max-attempts", "the number of counted attempts after which an event is dead. Defaults to 10.")
+	s.duration(&c.Backoff.Initial, "backoff-initial", "the upper bound of the first wait after a failed attempt. Defaults to 1s.")
+	s.duration(&c.Backoff.Max, "backoff-max", "the upper bound of all waits. Defaults to 5m.")
+	s.on(&c.HoldDeadKeys, "hold-dead-keys", "keep the events of a key waiting behind a dead event.")
+	s.duration(&c.PollMax, "poll", "the time between two polls of an empty queue. Defaults to 500ms.")
+	s.on(&c.PollOnly, "poll-only", "do not listen for wake-ups, which need a connection of their own.")
 	s.duration(&c.SendTimeout, "send-timeout", "how long the broker may take to confirm. Defaults to 30s.")
-	s.duration(&c.RouteGrace, "route-grace", "how long nothing may succeed on a route before that is an error. Defaults to 1m.")
-	s.duration(&c.ShutdownTimeout, "shutdown-timeout", "how long a relay that is told to stop waits for confirms. Defaults to 15s.")
-	s.on(&r.janitor, "janitor", "remove events that were delivered longer than -retention ago. -janitor=false leaves that to another process,\n"+
-		"or a relay whose role may not delete events. Defaults to true.")
-	s.duration(&r.retention, "retention", "how long events are kept after they were delivered: for replay, and to know one that is written again.\nDefaults to 7d.")
+	s.duration(&c.RouteGrace, "route-grace", "how long a route may go without success before an error is logged. Defaults to 1m.")
+	s.duration(&c.ShutdownTimeout, "shutdown-timeout", "how long a stopping relay waits for confirms. Defaults to 15s.")
+	s.on(&r.janitor, "janitor", "remove events after -retention. -janitor=false leaves the removal to another process, for example\n"+
+		"if the relay's role may not delete events. Defaults to true.")
+	s.duration(&r.retention, "retention", "how long delivered events are kept: for replay, and to recognise an event that is written again.\nDefaults to 7d.")
 	s.on(&r.asJSON, "json", "write the log in JSON.")
 	r.places.define(s)
 	return r
@@ -130,7 +130,7 @@ func (r *relaying) setDeclare(text string) error {
 	return nil
 }
 
-// check says what is wrong with the settings together.
+// check checks the settings against each other.
 func (r *relaying) check() error {
 	var errs []error
 	if len(r.outboxes) != 1 {
@@ -143,32 +143,32 @@ func (r *relaying) check() error {
 		errs = append(errs, fmt.Errorf("-partitions (or %s): %d is more than %d", envOf("partitions"), r.partitions, idgen.Shards))
 	}
 	if r.batchSize > 1 && !r.envelope {
-		errs = append(errs, fmt.Errorf("-batch-size (or %s): a batch is made of envelopes, and -envelope is not set", envOf("batch-size")))
+		errs = append(errs, fmt.Errorf("-batch-size (or %s): batches need -envelope", envOf("batch-size")))
 	}
 	return errors.Join(errs...)
 }
 
-// connections is how many connections to PostgreSQL a relay may have.
+// connections is the maximal number of connections of a relay to PostgreSQL.
 const connections = 8
 
-// open opens the outbox. No I/O happens before the first use of a PostgreSQL.
+// open opens the outbox. No I/O happens before the first use of a PostgreSQL database.
 func (r *relaying) open(ctx context.Context) (relayedStore, func(), error) {
 	t := &r.outboxes[0]
 	if t.pool == nil {
 		return openSQLite(t, &r.places)
 	}
 	t.pool.MaxConns = connections
-	store, _, end, err := openPostgres(context.WithoutCancel(ctx), t, &r.places) // it is closed after the relay has ended
+	store, _, end, err := openPostgres(context.WithoutCancel(ctx), t, &r.places) // the store is closed after the relay has ended
 	return store, end, err
 }
 
-// relayedStore is the store of an outbox that is relayed and swept.
+// relayedStore is the part of a store that the relay and its janitor need.
 type relayedStore interface {
 	outbox.RelayStore
 	outbox.JanitorStore
 }
 
-// sweep removes what was delivered long enough ago, unless it is switched off, until end is called.
+// sweep runs the janitor, unless it is switched off, until end is called.
 func (r *relaying) sweep(ctx context.Context, store outbox.JanitorStore, log *slog.Logger) (end func(), err error) {
 	if !r.janitor {
 		return func() {}, nil
@@ -179,7 +179,7 @@ func (r *relaying) sweep(ctx context.Context, store outbox.JanitorStore, log *sl
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var task sync.WaitGroup
-	task.Go(func() { _ = janitor.Run(ctx) }) // it ends with ctx, and has logged what went wrong
+	task.Go(func() { _ = janitor.Run(ctx) }) // ends with ctx; errors are logged
 	return func() {
 		cancel()
 		task.Wait()
@@ -217,7 +217,7 @@ func (r *relaying) run(ctx context.Context, p *process) (int, error) {
 	if err != nil {
 		return exitFailed, fmt.Errorf("-amqp: %w", err)
 	}
-	defer func() { _ = publisher.Close() }() // what it has not confirmed is sent again
+	defer func() { _ = publisher.Close() }() // unconfirmed events are sent again
 	r.config.Logger = log
 	relay, err := relay.NewStandalone(store, publisher, r.config)
 	if err != nil {
@@ -241,7 +241,7 @@ func (r *relaying) run(ctx context.Context, p *process) (int, error) {
 	return exitOK, nil
 }
 
-// serve serves the health of the relay, if that is wanted, until stop is called.
+// serve serves the health of the relay until stop is called; without -listen it does nothing.
 func (r *relaying) serve(ctx context.Context, log *slog.Logger, rel *relay.Relay, publisher *amqp.Publisher) (stop func(), err error) {
 	if r.listen == "" {
 		return func() {}, nil

@@ -53,14 +53,14 @@ func plantEvents(t *testing.T, url, topic string, n int) {
 	}))
 }
 
-// daemon is the program while it runs.
+// daemon is the running program.
 type daemon struct {
 	cmd    *exec.Cmd
 	health string // its address
 	logged chan string
 }
 
-// start starts a relay and waits for the line that says where its health is.
+// start starts a relay and waits for the line with the address of its health.
 func start(t *testing.T, args ...string) *daemon {
 	t.Helper()
 	d := &daemon{cmd: exec.CommandContext(t.Context(), program, append([]string{"relay", "-listen", "127.0.0.1:0"}, args...)...), logged: make(chan string, 1)}
@@ -87,7 +87,7 @@ func start(t *testing.T, args ...string) *daemon {
 	return d
 }
 
-// stop ends it as an orchestrator does, and returns its log.
+// stop ends the program as an orchestrator does, and returns its log.
 func (d *daemon) stop(t *testing.T) string {
 	t.Helper()
 	ok(t, d.cmd.Process.Signal(syscall.SIGTERM))
@@ -112,7 +112,7 @@ func (d *daemon) get(t *testing.T, path string) (int, string) {
 	return response.StatusCode, string(text)
 }
 
-// await polls until what is true.
+// await polls until what returns nil.
 func await(t *testing.T, what func() error) {
 	t.Helper()
 	tick := time.NewTicker(20 * time.Millisecond)
@@ -131,7 +131,7 @@ func await(t *testing.T, what func() error) {
 	}
 }
 
-// status wants a status of a health endpoint, and text in its answer.
+// status returns a check of a health endpoint's status, and of a text in its answer.
 func (d *daemon) status(t *testing.T, path string, want int, text string) func() error {
 	t.Helper()
 	return func() error {
@@ -142,8 +142,8 @@ func (d *daemon) status(t *testing.T, path string, want int, text string) func()
 	}
 }
 
-// onChannel does something on a channel and a connection of its own, which an error of an earlier
-// try cannot have closed.
+// onChannel calls do with a new channel on a new connection, which no error of an earlier try has
+// closed.
 func onChannel(broker string, do func(*amqp091.Channel) error) error {
 	conn, err := amqp091.Dial(broker)
 	if err != nil {
@@ -221,8 +221,8 @@ func relayPublishesUntilItIsTold(t *testing.T, setting string, as func(d *amqp09
 	}
 }
 
-// TestRelayPublishesToPartitions: a consumer of as many gets the events of a key in their order,
-// and one of another number would get none.
+// TestRelayPublishesToPartitions: a consumer with as many partitions gets the events of a key in
+// their order; a consumer with another number would get none.
 func TestRelayPublishesToPartitions(t *testing.T) {
 	t.Parallel()
 	const n, partitions = 20, 2
@@ -258,8 +258,8 @@ func TestRelayPublishesToPartitions(t *testing.T) {
 	d.stop(t)
 }
 
-// TestRelayRemovesWhatWasDeliveredLongAgo without being asked, and keeps it where that is left to
-// another process. It needs no broker for either.
+// TestRelayRemovesWhatWasDeliveredLongAgo by default, and keeps the events if another process
+// removes them. Neither needs a broker.
 func TestRelayRemovesWhatWasDeliveredLongAgo(t *testing.T) {
 	t.Parallel()
 	database := testenv.Postgres(t)
@@ -293,7 +293,7 @@ func TestRelayRemovesWhatWasDeliveredLongAgo(t *testing.T) {
 	d.stop(t)
 }
 
-// TestRelayThatCannotWorkIsAliveAndNotReady, and says why, though it has nothing to send yet.
+// TestRelayThatCannotWorkIsAliveAndNotReady, and gives the reasons, even without an event to send.
 func TestRelayThatCannotWorkIsAliveAndNotReady(t *testing.T) {
 	t.Parallel()
 	const password = "canary-of-a-password"
@@ -354,19 +354,19 @@ func TestWrongSettingsOfTheRelayAreNamed(t *testing.T) {
 		{nil, append(good, "-exchanges", "exchange:"), "-exchanges: want topic, queue or exchange:NAME"},
 		{nil, append(good, "-declare", "some"), "-declare: want all, check or none"},
 		{nil, append(good, "-partitions", "65"), "-partitions (or BOXPAIR_PARTITIONS): 65 is more than 64"},
-		{nil, append(good, "-batch-size", "2"), "-batch-size (or BOXPAIR_BATCH_SIZE): a batch is made of envelopes, and -envelope is not set"},
+		{nil, append(good, "-batch-size", "2"), "-batch-size (or BOXPAIR_BATCH_SIZE): batches need -envelope"},
 		{nil, append(good, "-window", "0"), "-window: want a number above zero"},
 		{nil, append(good, "-lease", "1ms"), "LeaseTTL: 1ms is shorter than 100ms"},
 		{nil, append(good, "-listen", "127.0.0.1:99999"), "-listen: "},
 		{[]string{"BOXPAIR_LEASE=soon"}, good, "BOXPAIR_LEASE: want a duration"},
 		{nil, append(good, "-config", filepath.Join(dir, "none.yaml")), "-config: open "},
 		{nil, append(good, "-config", write("a.yaml", "lease: soon\n")), "a.yaml, line 1: lease: want a duration"},
-		{nil, append(good, "-config", write("b.yaml", "# relay\nleese: 2s\n")), "b.yaml, line 2: leese: is no setting of this command"},
-		{nil, append(good, "-config", write("c.yaml", "lease: 1s\nlease: 2s\n")), "lease: is there twice"},
-		{nil, append(good, "-config", write("d.yaml", "lease:\n")), "lease: wants a value"},
-		{nil, append(good, "-config", write("e.yaml", "lease: [1s]\n")), "lease: wants a value"},
+		{nil, append(good, "-config", write("b.yaml", "# relay\nleese: 2s\n")), "b.yaml, line 2: leese: is not a setting of this command"},
+		{nil, append(good, "-config", write("c.yaml", "lease: 1s\nlease: 2s\n")), "lease: is set twice"},
+		{nil, append(good, "-config", write("d.yaml", "lease:\n")), "lease: a value is missing"},
+		{nil, append(good, "-config", write("e.yaml", "lease: [1s]\n")), "lease: a value is missing"},
 		{nil, append(good, "-config", write("f.yaml", "just text\n")), `want lines such as "lease: 10s"`},
-		{nil, append(good, "-config", write("g.yaml", "config: h.yaml\n")), "config: is no setting"},
+		{nil, append(good, "-config", write("g.yaml", "config: h.yaml\n")), "config: is not a setting"},
 		{nil, []string{"relay", "-config", write("h.yaml", "outbox: [postgres://a@h/b, postgres://a@h/c]\namqp: amqp://h/\n")}, "want exactly one, got 2"},
 	} {
 		status, _, errs := call(t, c.env, c.args...)

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// settings are the flags of a command, and the environment variables that stand in for them.
+// settings are the flags of a command, with the environment variables that replace them.
 type settings struct {
 	flags   *flag.FlagSet
 	getenv  func(string) string
@@ -23,7 +23,7 @@ type settings struct {
 	file    string   // the configuration file
 }
 
-// setting is one of them.
+// setting is one flag with its environment variable.
 type setting struct {
 	flag, env, value, usage string
 	many                    bool // may be given several times; in the environment, separated by spaces
@@ -31,18 +31,18 @@ type setting struct {
 
 func newSettings(p *process) *settings {
 	flags := flag.NewFlagSet("", flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // it would print values, and so passwords
+	flags.SetOutput(io.Discard) // errors would print values, and so passwords
 	s := &settings{flags: flags, getenv: p.getenv, environ: p.environ}
 	if s.environ == nil {
 		s.environ = func() []string { return nil }
 	}
-	s.text(&s.file, configSetting, "FILE", "a YAML file with settings, named as the flags are, for those that neither\n"+
-		"a flag nor the environment gives. Defaults to none.")
+	s.text(&s.file, configSetting, "FILE", "a YAML file with settings under the names of the flags, for settings without\n"+
+		"flag and variable. Defaults to none.")
 	return s
 }
 
-// add declares a setting, whose text set takes. value is what help calls its value, "" for a
-// switch.
+// add declares a setting. set parses the setting's text. value is the name of the value in the
+// help, or "" for a switch.
 func (s *settings) add(name, env, value, usage string, many bool, set func(string) error) {
 	s.list = append(s.list, setting{name, env, value, usage, many})
 	if value == "" {
@@ -52,7 +52,7 @@ func (s *settings) add(name, env, value, usage string, many bool, set func(strin
 	s.flags.Func(name, usage, set)
 }
 
-// envPrefix begins the names of all variables.
+// envPrefix begins the names of all environment variables.
 const envPrefix = "BOXPAIR_"
 
 func envOf(name string) string {
@@ -90,7 +90,7 @@ func (s *settings) duration(to *time.Duration, name, usage string) {
 	})
 }
 
-// period parses a duration, which may begin with a number of days: 7d, or 1d12h.
+// period parses a duration. It may begin with a number of days: 7d, or 1d12h.
 func period(text string) (time.Duration, error) {
 	number, rest, found := strings.Cut(text, "d")
 	if !found {
@@ -132,14 +132,14 @@ func (s *settings) urls(to *[]target, name, usage string) {
 	})
 }
 
-// parse reads the flags, the environment for those that are not given, and the configuration file
-// for what is in neither. asked tells that help is wanted.
+// parse reads the flags, then the environment for settings without a flag, then the configuration
+// file for settings without either. asked tells that the user asked for help.
 func (s *settings) parse(args []string) (asked bool, err error) {
 	if err := s.flags.Parse(args); err != nil {
 		return errors.Is(err, flag.ErrHelp), s.clean(err)
 	}
 	if s.flags.NArg() > 0 {
-		return false, fmt.Errorf("%d arguments are left over after the flags", s.flags.NArg())
+		return false, fmt.Errorf("%d unexpected arguments after the flags", s.flags.NArg())
 	}
 	given := make(map[string]bool)
 	s.flags.Visit(func(f *flag.Flag) { given[f.Name] = true })
@@ -166,22 +166,22 @@ func (s *settings) parse(args []string) (asked bool, err error) {
 	return false, errors.Join(errs...)
 }
 
-// ofService is what Kubernetes puts into the environment for a service whose name begins with
+// ofService matches the variables that Kubernetes sets for a service whose name begins with
 // boxpair.
 var ofService = regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
 
-// strangers says which variables have our prefix and are no setting of any command.
+// strangers reports the variables with this program's prefix that belong to no command.
 func (s *settings) strangers() (errs []error) {
 	for _, variable := range s.environ() {
 		name, _, _ := strings.Cut(variable, "=")
 		if strings.HasPrefix(name, envPrefix) && !known()[name] && !ofService.MatchString(name) {
-			errs = append(errs, fmt.Errorf("%s: is no setting of any command", s.conceal(name)))
+			errs = append(errs, fmt.Errorf("%s: is not a setting of any command", s.conceal(name)))
 		}
 	}
 	return errs
 }
 
-// known returns the variables of all commands: one environment may serve several.
+// known returns the variables of all commands: one environment may serve several commands.
 var known = sync.OnceValue(func() map[string]bool {
 	names := make(map[string]bool)
 	for i := range commands {
@@ -194,7 +194,7 @@ var known = sync.OnceValue(func() map[string]bool {
 	return names
 })
 
-// clean takes the value out of an error of the flag package.
+// clean removes the value from an error of package flag.
 func (s *settings) clean(err error) error {
 	text := err.Error()
 	if rest, ok := strings.CutPrefix(text, "invalid "); ok { // invalid value "…" for flag -x: why
@@ -208,7 +208,7 @@ func (s *settings) clean(err error) error {
 	return err
 }
 
-// hide keeps the password in a URL, or what may be one, out of everything that is printed.
+// hide keeps the password of a URL, or text that may be a password, out of all output.
 func (s *settings) hide(text string) {
 	if i := strings.Index(text, "://"); i >= 0 {
 		user, _, found := strings.Cut(text[i+3:], "@")
@@ -237,8 +237,9 @@ func (s *settings) secret(text string) {
 // redact returns the text of err without passwords.
 func (s *settings) redact(err error) string { return s.conceal(err.Error()) }
 
-// minSecret is how long a password has to be to be looked for in a text: the letter a is in most.
-// Nothing is known to print one; this is the second lock on the door.
+// minSecret is the minimal length of a password that is replaced: a shorter text, such as the
+// letter a, occurs in most texts. No known code prints a password; the replacement is a second
+// safeguard.
 const minSecret = 4
 
 func (s *settings) conceal(text string) string {
@@ -250,7 +251,7 @@ func (s *settings) conceal(text string) string {
 	return text
 }
 
-// describe prints what settings there are.
+// describe prints the settings.
 func (s *settings) describe(w io.Writer) {
 	for _, setting := range s.list {
 		value := setting.value

@@ -22,14 +22,14 @@ import (
 
 var status = command{
 	name:    "status",
-	summary: "show what waits in an outbox or an inbox, and whether that is healthy",
-	details: `Prints whether an outbox is healthy, degraded or unhealthy, and why; how many events wait, for how long the oldest,
-how many are deferred or parked, how many relays are there, and which topics they cannot send to. With -inbox, the same of the messages of each consumer.
+	summary: "show whether an outbox or an inbox is healthy, and what waits in it",
+	details: `Prints whether an outbox is healthy, degraded or unhealthy, with the reasons; how many events wait, and the age of the oldest; how
+many events are deferred or parked; how many relays run, and to which topics they cannot send. With -inbox, the state of each consumer.
 
     boxpair status -outbox postgres://monitor@orders/shop -json
     boxpair status -inbox postgres://monitor@stock/stock -consumer stock/reserve -fail degraded
 
-Exit status: 0 it is well enough, 1 it is as -fail says or worse, 2 the state could not be read.`,
+Exit status: 0 the state is better than -fail, 1 the state is as bad as -fail or worse, 2 the state could not be read.`,
 	define: func(s *settings) func(context.Context, *process) (int, error) {
 		q := &inspection{fail: health.Unhealthy}
 		q.define(s)
@@ -37,9 +37,9 @@ Exit status: 0 it is well enough, 1 it is as -fail says or worse, 2 the state co
 	},
 }
 
-// inspection is the settings of status.
+// inspection holds the settings of status.
 type inspection struct {
-	selection // of its filter, only the consumer is used
+	selection // only its databases and the filter's Consumer are used
 
 	thresholds health.Config
 	fail       health.State // "" for never
@@ -48,16 +48,16 @@ type inspection struct {
 
 func (q *inspection) define(s *settings) {
 	c := &q.thresholds
-	s.urls(&q.outboxes, "outbox", "the database whose outbox is looked at.")
-	s.urls(&q.inboxes, "inbox", "the database whose inbox is looked at.")
-	s.text(&q.filter.Consumer, "consumer", "NAME", "only this consumer of the inbox, as stock/reserve. Defaults to all.")
-	s.add("fail", envOf("fail"), "STATE", "from which state on the exit status is 1: degraded, unhealthy or never. Defaults to unhealthy.", false, q.setFail)
-	s.duration(&c.DegradedAge, "degraded-age", "the age of the oldest that waits from which on the state is degraded. Defaults to 1m.")
+	s.urls(&q.outboxes, "outbox", "the database of the outbox.")
+	s.urls(&q.inboxes, "inbox", "the database of the inbox.")
+	s.text(&q.filter.Consumer, "consumer", "NAME", "only this consumer of the inbox, such as stock/reserve. Defaults to all.")
+	s.add("fail", envOf("fail"), "STATE", "the state from which on the exit status is 1: degraded, unhealthy or never. Defaults to unhealthy.", false, q.setFail)
+	s.duration(&c.DegradedAge, "degraded-age", "the age of the oldest waiting event or message from which on the state is degraded. Defaults to 1m.")
 	s.duration(&c.UnhealthyAge, "unhealthy-age", "the age from which on the state is unhealthy. Defaults to 10m, or to -degraded-age if that is longer.")
-	s.count(&c.DegradedPending, "degraded-pending", "how many have to wait for it to be degraded. Defaults to 10000.")
-	s.count(&c.UnhealthyPending, "unhealthy-pending", "how many have to wait for it to be unhealthy. Defaults to none.")
-	s.count(&c.DegradedDead, "degraded-dead", "how many have to wait for an operator for it to be degraded. Defaults to 1.")
-	s.count(&c.UnhealthyDead, "unhealthy-dead", "how many of those for it to be unhealthy. Defaults to 100, or to -degraded-dead if that is more.")
+	s.count(&c.DegradedPending, "degraded-pending", "the number of waiting events or messages from which on the state is degraded. Defaults to 10000.")
+	s.count(&c.UnhealthyPending, "unhealthy-pending", "the number from which on the state is unhealthy. Defaults to none.")
+	s.count(&c.DegradedDead, "degraded-dead", "the number of events or messages for an operator from which on the state is degraded. Defaults to 1.")
+	s.count(&c.UnhealthyDead, "unhealthy-dead", "the number from which on the state is unhealthy. Defaults to 100, or to -degraded-dead if that is more.")
 	s.on(&q.asJSON, "json", "print one JSON object instead of a table.")
 	q.places.define(s)
 }
@@ -99,7 +99,7 @@ func (q *inspection) run(ctx context.Context, p *process) (int, error) {
 	return exitOK, nil
 }
 
-// outboxStatus is the answer of status in JSON.
+// outboxStatus is the output of status in JSON.
 type outboxStatus struct {
 	health.Report
 	Pending       int64   `json:"pending"`
@@ -113,10 +113,10 @@ type outboxStatus struct {
 	Relays        int     `json:"relays"`
 	Causes        []cause `json:"dead_causes,omitempty"`
 
-	Routes []routeStatus `json:"routes"` // that do not work; never null
+	Routes []routeStatus `json:"routes"` // routes that do not work; never null
 }
 
-// routeStatus is a topic that a relay cannot send to, in JSON.
+// routeStatus is a topic to which a relay cannot send, in JSON.
 type routeStatus struct {
 	Topic      string  `json:"topic"`
 	Route      string  `json:"route"`
@@ -170,7 +170,7 @@ func printRoutes(out io.Writer, stalled []outbox.StalledRoute) error {
 	return w.Flush()
 }
 
-// tables adds to a report what is wrong with the tables themselves.
+// tables adds the problems of the tables themselves to a report.
 func (q *inspection) tables(ctx context.Context, s *operators, r *health.Report) error {
 	err := s.schema.CheckSchema(ctx)
 	if err == nil && len(q.outboxes) > 0 && s.numbers != nil {
@@ -186,7 +186,7 @@ func (q *inspection) tables(ctx context.Context, s *operators, r *health.Report)
 	return nil
 }
 
-// cause is a topic and an error that dead ones have in common.
+// cause is a topic and an error that dead events or messages have in common.
 type cause struct {
 	Topic string `json:"topic"`
 	Error string `json:"error"`
@@ -194,15 +194,15 @@ type cause struct {
 }
 
 const (
-	// looked is how many dead ones are looked at for their causes, and printed how many causes are
-	// printed.
+	// looked is how many dead events or messages are read for their causes; printed is how many
+	// causes are printed.
 	looked, printed = 100, 3
-	// longest is how much of an error is printed.
+	// longest is how many characters of an error are printed.
 	longest = 120
 )
 
-// causes groups the first dead ones by topic and error, the most frequent first; none if the role
-// may not read them.
+// causes groups the first dead events or messages by topic and error, the most frequent first. It
+// returns nil if the role may not read them.
 func (q *inspection) causes(ctx context.Context, s *operators, of string, dead int64) ([]cause, error) {
 	if dead == 0 {
 		return nil, nil
@@ -231,7 +231,7 @@ func (q *inspection) causes(ctx context.Context, s *operators, of string, dead i
 	return causes, nil
 }
 
-// printCauses prints the first causes, a line each.
+// printCauses prints the first causes, one per line.
 func printCauses(w io.Writer, consumer string, causes []cause) {
 	for _, c := range causes[:min(printed, len(causes))] {
 		why := []rune(plain(c.Error))
@@ -245,7 +245,8 @@ func printCauses(w io.Writer, consumer string, causes []cause) {
 	}
 }
 
-// reasons are the problems of a report, each without the state that the report has as well.
+// reasons returns the problems of a report, without the prefix of problems with the report's own
+// state.
 func reasons(r *health.Report) string {
 	list := make([]string, len(r.Problems))
 	for i, problem := range r.Problems {
@@ -285,7 +286,7 @@ type consumerStatus struct {
 	Causes        []cause        `json:"dead_causes,omitempty"`
 }
 
-// effectsWaiting are the effects outside the database that are not done.
+// effectsWaiting counts the unfinished effects outside the database.
 type effectsWaiting struct {
 	Pending       int64   `json:"pending"`
 	Doing         int64   `json:"doing"`
@@ -295,7 +296,7 @@ type effectsWaiting struct {
 	OldestSeconds float64 `json:"oldest_seconds"`
 }
 
-// inbox prints the state of the consumers of an inbox, and returns the worst.
+// inbox prints the state of the consumers of an inbox, and returns the worst state.
 func (q *inspection) inbox(ctx context.Context, out io.Writer, s *operators, check *health.Check) (health.State, error) {
 	names, err := q.consumers(ctx)
 	if err != nil {
@@ -338,11 +339,11 @@ func statusOf(name string, r health.Report, s *inbox.Stats) consumerStatus {
 	}
 }
 
-// inspectionTimeout bounds all that is read together.
+// inspectionTimeout bounds all reads together.
 const inspectionTimeout = 30 * time.Second
 
-// consumers reads the consumers that have registered, by name. One that was asked for and is not
-// there is an error: a misspelt name is not healthy.
+// consumers reads the registered consumers, by name. An unknown -consumer is an error, since a
+// misspelt name must not seem healthy.
 func (q *inspection) consumers(ctx context.Context) ([]audit.Consumer, error) {
 	a, end, err := openAuditor(ctx, &q.inboxes[0], &q.places, inspectionTimeout)
 	if err != nil {

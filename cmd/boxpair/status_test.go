@@ -76,7 +76,7 @@ func TestStateThatCannotBeReadIsNotHealthy(t *testing.T) {
 	for want, args := range map[string][]string{
 		"want exactly one, got 0":                  {},
 		"want exactly one, got 2":                  {"-outbox", url, "-inbox", url},
-		"-consumer: an outbox has none":            {"-outbox", url, "-consumer", "stock/reserve"},
+		"-consumer: an outbox has no consumers":    {"-outbox", url, "-consumer", "stock/reserve"},
 		`no consumer "stock/typo" has registered`:  {"-inbox", url, "-consumer", "stock/typo"},
 		"-fail: want degraded, unhealthy or never": {"-outbox", url, "-fail", "sick"},
 		"UnhealthyAge: 1s is shorter":              {"-outbox", url, "-unhealthy-age", "1s"},
@@ -88,7 +88,7 @@ func TestStateThatCannotBeReadIsNotHealthy(t *testing.T) {
 	}
 }
 
-// TestStatusOfPostgresAgrees counts what waits in a PostgreSQL, on both sides.
+// TestStatusOfPostgresAgrees counts both sides of a PostgreSQL database.
 func TestStatusOfPostgresAgrees(t *testing.T) {
 	t.Parallel()
 	url := testenv.Postgres(t)
@@ -125,8 +125,8 @@ func TestStatusOfPostgresAgrees(t *testing.T) {
 	}
 }
 
-// TestStatusNamesTheRoutesThatDoNotWork: the typical outage is a queue that is missing, and only
-// the relay sees it.
+// TestStatusNamesTheRoutesThatDoNotWork: in a typical outage a queue is missing, and only the relay
+// sees the failure.
 func TestStatusNamesTheRoutesThatDoNotWork(t *testing.T) {
 	t.Parallel()
 	url, change := plantSQLite(t)
@@ -187,7 +187,7 @@ func TestStatusSaysWhatIsMissingOfTheTables(t *testing.T) {
 	}
 }
 
-// TestStatusDoesNotWaitForAServerThatSaysNothing though it accepts every connection.
+// TestStatusDoesNotWaitForAServerThatSaysNothing even if the server accepts every connection.
 func TestStatusDoesNotWaitForAServerThatSaysNothing(t *testing.T) {
 	t.Parallel()
 	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")

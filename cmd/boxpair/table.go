@@ -18,19 +18,19 @@ import (
 
 // meanings are the kinds of findings in words.
 var meanings = map[audit.Kind]string{
-	audit.NotApplied:    "left the outbox, and a consumer that should have it has not",
+	audit.NotApplied:    "left the outbox, and is missing at a consumer that expects it",
 	audit.NotCommitted:  "applied, and never committed by a given outbox",
 	audit.DigestDiffers: "applied with other content than was committed",
 	audit.Pending:       "in the queue for longer than the grace time",
-	audit.Parked:        "is tried again and again, or waits behind one that is",
+	audit.Parked:        "is retried, or follows a retried one",
 	audit.Dead:          "attempts are used up; waits for an operator",
-	audit.TooOld:        "set aside: from a time that the consumer has forgotten",
+	audit.TooOld:        "set aside: the consumer has forgotten its time",
 	audit.Altered:       "set aside: its ID came with other content before",
 	audit.Discarded:     "given up by an operator",
 	audit.LogMissing:    "queued or parked, and missing in the log",
 }
 
-// printReport prints a report for a person.
+// printReport prints a report as text.
 func printReport(out io.Writer, r *audit.Report) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	printSources(w, r)
@@ -86,14 +86,14 @@ func printCounts(w io.Writer, r *audit.Report) {
 		{"forgotten", r.Outside.Forgotten, "the consumer has forgotten the time of the event"},
 		{"before consumer", r.Outside.BeforeConsumer, "older than the consumer"},
 		{"not retained", r.Outside.NotRetained, "applied, from a time of which an outbox has removed events"},
-		{"removed", r.Outside.Removed, "removed while it was looked at"},
+		{"removed", r.Outside.Removed, "removed during the audit"},
 	} {
 		if row.n > 0 {
 			fmt.Fprintf(w, "%s\t%d\t%s\n", row.what, row.n, row.about)
 		}
 	}
 	for _, state := range sortedKeys(r.Waiting) {
-		fmt.Fprintf(w, "%s\t%d\twaits, and may\n", plain(state), r.Waiting[state])
+		fmt.Fprintf(w, "%s\t%d\twaits as planned\n", plain(state), r.Waiting[state])
 	}
 }
 
@@ -137,8 +137,8 @@ func span(from, until time.Time) string {
 	return "from " + instant(from, "") + " until " + instant(until, "")
 }
 
-// plain returns text that a terminal shows as it is: what stands in a database may have come from
-// anywhere.
+// plain returns text without control characters, for a terminal: texts in a database may come from
+// any sender.
 func plain(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) || r == unicode.ReplacementChar {

@@ -16,20 +16,20 @@ import (
 
 var verify = command{
 	name:    "verify",
-	summary: "compare what producers committed with what consumers applied",
-	details: `Reads outboxes and inboxes, which may be live and may be the same databases, and reports
-what was delivered and not applied, applied and never committed, applied with other content,
+	summary: "compare committed events with applied messages",
+	details: `Reads outboxes and inboxes, which may be live and may share a database, and reports
+events that were delivered and not applied, applied and never committed, applied with other content,
 pending for too long, parked, dead, set aside or discarded. Changes nothing.
 
     boxpair verify -outbox postgres://audit@orders/shop -inbox postgres://audit@stock/stock \
         -consumer inventory/reserve=order.placed,order.cancelled
 
 Exit status: 0 no discrepancies, 1 discrepancies, 2 something could not be checked.
-docs/audit.md says what each finding means, what to do about it, and which privileges are needed.`,
+docs/audit.md explains each finding, its remedy, and the privileges that verify needs.`,
 	define: defineVerify,
 }
 
-// verification is the settings of verify.
+// verification holds the settings of verify.
 type verification struct {
 	outboxes, inboxes []target
 	places            places
@@ -42,20 +42,20 @@ type verification struct {
 func defineVerify(s *settings) func(context.Context, *process) (int, error) {
 	v := &verification{timeout: time.Minute}
 	c := &v.config
-	s.urls(&v.outboxes, "outbox", "a database whose outbox is checked; at least one. May be given several times.")
-	s.urls(&v.inboxes, "inbox", "a database whose inbox is checked. May be given several times.\nWithout any, only the outboxes are looked at.")
-	s.add("consumer", envOf("consumer"), "NAME=TOPIC,…", "a consumer and the topics that it should have: words between dots, * for one word,\n"+
-		"# for any number of them. May be given several times.", true, v.addConsumer)
+	s.urls(&v.outboxes, "outbox", "the database of an outbox; at least one. May be given several times.")
+	s.urls(&v.inboxes, "inbox", "the database of an inbox. May be given several times.\nWithout inboxes, only the outboxes are checked.")
+	s.add("consumer", envOf("consumer"), "NAME=TOPIC,…", "a consumer and its topics: words separated by dots, * for one word,\n"+
+		"# for any number of words. May be given several times.", true, v.addConsumer)
 	s.add("partial", envOf("partial"), "NAME", "a consumer that also reads from producers whose outbox is not given:\n"+
-		"nothing that it applied is reported as never committed. May be given several times.", true,
+		"its messages are never reported as not committed. May be given several times.", true,
 		func(name string) error { v.partial = append(v.partial, name); return nil })
-	s.duration(&c.Grace, "grace", "how long an event may be on its way. Defaults to 5m.")
-	s.add("from", envOf("from"), "TIME", "check events created from then on: 2026-01-31T12:00:00Z, or 24h for so long ago.\nDefaults to no bound.",
+	s.duration(&c.Grace, "grace", "how long an event may take from its creation to its claim. Defaults to 5m.")
+	s.add("from", envOf("from"), "TIME", "check events created since this time: 2026-01-31T12:00:00Z, or an age such as 24h.\nDefaults to no bound.",
 		false, moment(&c.From))
-	s.add("until", envOf("until"), "TIME", "check events created before. Defaults to no bound but the grace time.", false, moment(&c.Until))
-	s.add("accept", envOf("accept"), "KIND,…", "findings that are shown and do not change the exit status, as discarded,dead.\nDefaults to none.",
+	s.add("until", envOf("until"), "TIME", "check events created before this time. Defaults to no bound but the grace time.", false, moment(&c.Until))
+	s.add("accept", envOf("accept"), "KIND,…", "kinds of findings that are shown and do not change the exit status, such as discarded,dead.\nDefaults to none.",
 		false, v.setAccept)
-	s.add("limit", envOf("limit"), "N", "how many findings of each kind are shown. Defaults to 10.", false, v.setLimit)
+	s.add("limit", envOf("limit"), "N", "the number of shown findings of each kind. Defaults to 10.", false, v.setLimit)
 	s.on(&v.asJSON, "json", "print one JSON object instead of a table.")
 	s.on(&v.quiet, "quiet", "show no progress on the standard error.")
 	s.duration(&v.timeout, "statement-timeout", "how long a statement may take. Defaults to 1m.")
@@ -77,7 +77,7 @@ func (v *verification) setAccept(text string) error {
 	for name := range strings.SplitSeq(text, ",") {
 		kind := audit.Kind(strings.TrimSpace(name))
 		if !slices.Contains(audit.Kinds(), kind) {
-			return fmt.Errorf("there is no kind %q: want some of %v", kind, audit.Kinds())
+			return fmt.Errorf("unknown kind %q: the kinds are %v", kind, audit.Kinds())
 		}
 		v.config.Accept = append(v.config.Accept, kind)
 	}
@@ -93,7 +93,7 @@ func (v *verification) setLimit(text string) error {
 	return nil
 }
 
-// moment sets a time, which is given as such or as how long ago it is.
+// moment sets a time, given as a time or as an age.
 func moment(to *time.Time) func(string) error {
 	return func(text string) error {
 		if ago, err := period(text); err == nil && ago > 0 {
@@ -112,14 +112,14 @@ func moment(to *time.Time) func(string) error {
 	}
 }
 
-// check says what is wrong with the settings together.
+// check checks the settings against each other.
 func (v *verification) check() error {
 	var errs []error
 	if len(v.outboxes) == 0 {
 		errs = append(errs, fmt.Errorf("-outbox (or %s_URL): is missing", envOf("outbox")))
 	}
 	if len(v.inboxes) > 0 && len(v.config.Expect) == 0 {
-		errs = append(errs, fmt.Errorf("-consumer (or %s): is missing, so nothing says which consumer should have which topics", envOf("consumer")))
+		errs = append(errs, fmt.Errorf("-consumer (or %s): is missing: name the topics of each consumer", envOf("consumer")))
 	}
 	if len(v.inboxes) == 0 && len(v.config.Expect) > 0 {
 		errs = append(errs, fmt.Errorf("-inbox (or %s_URL): is missing, and consumers are given", envOf("inbox")))
@@ -205,10 +205,10 @@ func (v *verification) print(p *process, report *audit.Report) (int, error) {
 	return exitOK, nil
 }
 
-// progressEvery is how often progress is shown.
+// progressEvery is the time between two lines of progress.
 const progressEvery = 2 * time.Second
 
-// progress returns what shows how far the audit is, now and then.
+// progress returns a function that prints the progress of the audit now and then.
 func progress(w io.Writer) func(audit.Progress) {
 	last := time.Now()
 	return func(p audit.Progress) {

@@ -9,7 +9,7 @@ import (
 var version = command{
 	name:    "version",
 	summary: "print the version",
-	details: "Prints the version of the module that this program was built from, and of Go.",
+	details: "Prints the version of the module from which this program was built, and of Go.",
 	define: func(*settings) func(context.Context, *process) (int, error) {
 		return func(_ context.Context, p *process) (int, error) {
 			info, ok := debug.ReadBuildInfo()
