@@ -36,9 +36,9 @@
 // The two sides are read at different moments, while events move between them. An event that is
 // younger than [Config].Grace, or was delivered within Grace, is therefore in flight and no
 // finding. Every suspect is looked up again before it is reported, at the end of the audit or once
-// some thousands have gathered. Each page is read in a short transaction of its own, so that no snapshot
-// holds back vacuum. An event whose transaction commits behind the current position is left to the
-// next audit.
+// some thousands have gathered. Each page is read in a short transaction of its own, so that no
+// snapshot holds back vacuum. An event whose transaction commits behind the current position is
+// left to the next audit.
 //
 // Events that retention has removed from an outbox, and dispatch IDs that a consumer has forgotten,
 // cannot be compared any more. [Outside] counts them; they are not reported as lost.
