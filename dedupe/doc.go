@@ -1,46 +1,40 @@
-// Package dedupe remembers in memory which dispatch IDs a consumer has dealt
-// with, so that a duplicate is told without asking the database.
+// Package dedupe remembers in memory the dispatch IDs that a consumer has applied or set aside, so
+// that a duplicate is recognised without asking the database.
 //
-// A [Window] is a bounded LRU cache. It may only ever say "certainly seen": what
-// it does not know, it knows nothing about, and the inbox table decides.
-// Therefore a window that is empty, small or new changes how fast duplicates are
-// told and never how.
+// A [Window] is a bounded LRU cache. It may only ever say "certainly seen": for an unknown ID the
+// inbox table decides. An empty, small or new window therefore changes how fast duplicates are
+// recognised, and never the result.
 //
 // # What may be added, and when
 //
-// A dispatch ID is added after the transaction that claimed it is known to be
-// committed, and never before: an ID that is remembered although its
-// transaction was rolled back would make the next copy a duplicate of nothing,
-// and the message would be lost. A commit whose outcome is not known adds
-// nothing.
+// A dispatch ID is added after the transaction of its claim is known to be committed, and never
+// before. Otherwise a rolled-back transaction would leave its ID in the window, the next copy would
+// count as a duplicate, and the message would be lost. A commit with an unknown outcome adds no ID.
 //
 // # What survives a crash
 //
-// Nothing, and nothing has to. A consumer warms a new window from the newest
-// rows of its inbox.
+// Nothing, and nothing has to. A consumer warms a new window from the newest rows of its inbox.
 //
-// # When the database may be another one
+// # After a fail-over of the database
 //
-// A window is as true as the database that it was filled from. After a
-// fail-over that lost commits, some of what it remembers never happened. So
-// [Window.Forget] begins a new term: everything that was added before is a miss
-// from then on, and so is what is added late under an earlier [Term], by a
-// transaction that began before.
+// A window is as true as the database that filled it. After a fail-over that lost commits, the
+// window may remember transactions that never happened. [Window.Forget] therefore begins a new
+// term: all IDs of earlier terms are misses from then on, even an ID that is added late under an
+// earlier [Term], by a transaction that began before.
 //
 // # Guarantees
 //
-//   - [Window.Seen] answers [Duplicate] or [Altered] only for IDs that were added
-//     in the present term.
-//   - It never holds more than the number of entries that it was made for.
+//   - [Window.Seen] answers [Duplicate] or [Altered] only for IDs that were added in the present
+//     term.
+//   - A window never holds more entries than its size.
 //
 // # Assumptions
 //
-// One window belongs to one consumer on one database: two consumers that share
-// one would swallow each other's messages.
+// One window belongs to one consumer on one database: two consumers with a common window would
+// swallow each other's messages.
 //
 // # Limitations
 //
-// An entry costs about 150 bytes, its share of the map included: 10 MiB for
-// the default size. A lookup takes about 100 ns under one lock: a window is
-// not sharded.
+// An entry costs about 150 bytes, its share of the map included: 10 MiB for the default size. A
+// lookup takes about 100 ns under one lock: a window is not sharded.
 package dedupe

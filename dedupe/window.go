@@ -10,20 +10,19 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// DefaultSize is how many dispatch IDs a [Window] holds by default.
+// DefaultSize is the default size of a [Window], in dispatch IDs.
 const DefaultSize = 1 << 16
 
-// Verdict is what a [Window] knows of a message.
+// Verdict is the answer of a [Window] about a message.
 type Verdict uint8
 
 // The verdicts. Only [Duplicate] may be acted upon without the database.
 const (
-	// Miss: nothing is known. The database decides.
+	// Miss: the window does not know the ID. The database decides.
 	Miss Verdict = iota
-	// Duplicate: the dispatch ID was dealt with, and the content is the same as far
-	// as both copies say.
+	// Duplicate: the dispatch ID is known, and the digests match. An absent digest matches any.
 	Duplicate
-	// Altered: the dispatch ID was dealt with when it had other content.
+	// Altered: the dispatch ID is known with other content.
 	Altered
 )
 
@@ -36,25 +35,24 @@ func (v Verdict) String() string {
 	return fmt.Sprintf("verdict(%d)", uint8(v))
 }
 
-// Term is a time during which a [Window] forgets nothing but the oldest.
+// Term is a period between two calls of [Window.Forget].
 type Term uint64
 
-// entry carries its term: a late Add of an earlier term needs no lock to be
-// told from a valid one.
+// entry carries its term, so that a late Add of an earlier term is recognised without a lock.
 type entry struct {
 	digest transport.Digest
 	term   Term
 }
 
-// Window is a bounded memory of dispatch IDs. It is safe for concurrent use,
-// and starts no goroutine.
+// Window is a bounded memory of dispatch IDs. It is safe for concurrent use and starts no
+// goroutine.
 type Window struct {
 	cache *lru.Cache[uuid.UUID, entry]
 	term  atomic.Uint64
 }
 
-// New returns a window that holds at most size dispatch IDs. A size of 0 means
-// [DefaultSize]; a negative one is refused.
+// New returns a window for at most size dispatch IDs. A size of 0 means [DefaultSize]; a negative
+// size is an error.
 func New(size int) (*Window, error) {
 	if size < 0 {
 		return nil, fmt.Errorf("size of a window: %d is negative", size)
@@ -69,9 +67,8 @@ func New(size int) (*Window, error) {
 	return &Window{cache: cache}, nil
 }
 
-// Seen tells what is known of the dispatch ID with that digest of its content. A
-// zero digest says nothing about the content and matches any. What is
-// found counts as recently used.
+// Seen looks a dispatch ID up, with the digest of its content. A zero digest matches any content.
+// The entry becomes the most recently used.
 func (w *Window) Seen(id uuid.UUID, digest transport.Digest) Verdict {
 	e, ok := w.cache.Get(id)
 	switch {
@@ -84,23 +81,21 @@ func (w *Window) Seen(id uuid.UUID, digest transport.Digest) Verdict {
 	}
 }
 
-// Term returns the present term. Whoever will call [Window.Add] reads it before
-// the transaction begins.
+// Term returns the present term. A caller of [Window.Add] reads it before its transaction begins.
 func (w *Window) Term() Term { return Term(w.term.Load()) }
 
-// Add remembers a dispatch ID whose claim is known to be committed, with the
-// digest that was committed with it. When the window is full, what was not used
-// for the longest time is forgotten. If a new term has begun since term, what is
-// added is never seen.
+// Add remembers a dispatch ID whose claim is known to be committed, with the committed digest. A
+// full window forgets its least recently used ID. If a new term has begun since term, Seen ignores
+// the added ID.
 func (w *Window) Add(term Term, id uuid.UUID, digest transport.Digest) {
 	w.cache.Add(id, entry{digest: digest, term: term})
 }
 
-// Forget forgets everything and begins a new term.
+// Forget forgets all IDs and begins a new term.
 func (w *Window) Forget() {
 	w.term.Add(1)
 	w.cache.Purge()
 }
 
-// Len returns how many dispatch IDs are held.
+// Len returns the number of IDs in the window.
 func (w *Window) Len() int { return w.cache.Len() }

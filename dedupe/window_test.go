@@ -41,7 +41,7 @@ func expect(t *testing.T, w *dedupe.Window, u uuid.UUID, d transport.Digest, wan
 func TestNothingIsSeenBeforeItWasAdded(t *testing.T) {
 	t.Parallel()
 	w := newWindow(t, 10)
-	for range 2 { // asking is not adding
+	for range 2 { // Seen does not add
 		expect(t, w, id(1), transport.Digest{1}, dedupe.Miss)
 	}
 	if w.Len() != 0 {
@@ -56,7 +56,7 @@ func TestEqualContentIsADuplicateAndOtherContentIsNot(t *testing.T) {
 	w.Add(w.Term(), id(2), transport.Digest{})
 	expect(t, w, id(1), transport.Digest{1}, dedupe.Duplicate)
 	expect(t, w, id(1), transport.Digest{2}, dedupe.Altered)
-	expect(t, w, id(1), transport.Digest{}, dedupe.Duplicate) // no digest says nothing
+	expect(t, w, id(1), transport.Digest{}, dedupe.Duplicate) // an absent digest matches
 	expect(t, w, id(2), transport.Digest{2}, dedupe.Duplicate)
 }
 
@@ -78,7 +78,7 @@ func TestFullWindowForgetsWhatWasNotUsedForLongest(t *testing.T) {
 	w := newWindow(t, 2)
 	w.Add(w.Term(), id(1), transport.Digest{})
 	w.Add(w.Term(), id(2), transport.Digest{})
-	expect(t, w, id(1), transport.Digest{}, dedupe.Duplicate) // used
+	expect(t, w, id(1), transport.Digest{}, dedupe.Duplicate) // now recently used
 	w.Add(w.Term(), id(3), transport.Digest{})
 	expect(t, w, id(1), transport.Digest{}, dedupe.Duplicate)
 	expect(t, w, id(2), transport.Digest{}, dedupe.Miss)
@@ -92,7 +92,7 @@ func TestForgetTurnsEverythingIntoMisses(t *testing.T) {
 	w.Forget()
 	expect(t, w, id(1), transport.Digest{}, dedupe.Miss)
 
-	// A transaction that began before comes to its end now.
+	// A transaction of the earlier term ends now.
 	w.Add(before, id(2), transport.Digest{})
 	expect(t, w, id(2), transport.Digest{}, dedupe.Miss)
 
@@ -180,7 +180,7 @@ func BenchmarkMiss(b *testing.B) {
 	}
 }
 
-// BenchmarkAdd adds to a full window: every Add forgets one.
+// BenchmarkAdd adds to a full window: every Add forgets an ID.
 func BenchmarkAdd(b *testing.B) {
 	w := newWindow(b, 0)
 	for n := range dedupe.DefaultSize {

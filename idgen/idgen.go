@@ -12,23 +12,23 @@ import (
 // "https://github.com/boxpair/boxpair/dispatch/v1" in the URL namespace.
 var Namespace = uuid.MustParse("05950bf3-f160-5df3-9801-c223cd9631d3")
 
-// Shards is the number of shards that keys are spread over. It is part of the
-// format: it never changes.
+// Shards is the number of shards over which keys are spread. It is part of the format and never
+// changes.
 const Shards = 64
 
-// The kinds of dispatch IDs, as they stand in front of the encoded parts.
+// The kinds of dispatch IDs, as written in front of the encoded parts.
 const (
 	kindOf    = "of"
 	kindKey   = "key"
 	kindChild = "child"
 )
 
-// nameSize is the size of the stack buffer that most encoded names fit in.
+// nameSize is the size of the stack buffers, in which most encoded names fit.
 const nameSize = 256
 
-// Of returns the dispatch ID of the event at position index, from 0, among
-// those that source emitted at version. The producer is the name of the
-// service, so that two services may both have a source "order-42".
+// Of returns the dispatch ID of the event at position index, from 0, among the events that source
+// emitted at version. The producer is the name of the service, so that two services may both have a
+// source "order-42".
 func Of(producer, source string, version int64, index int) uuid.UUID {
 	var buf [nameSize]byte
 	name := appendString(buf[:0], kindOf)
@@ -39,8 +39,8 @@ func Of(producer, source string, version int64, index int) uuid.UUID {
 	return newV5(name)
 }
 
-// OfKey returns the dispatch ID of the event at position index, from 0, among
-// those that source emitted for the request with the given idempotency key.
+// OfKey returns the dispatch ID of the event at position index, from 0, among the events that
+// source emitted for the request with the given idempotency key.
 func OfKey(producer, source, idempotencyKey string, index int) uuid.UUID {
 	var buf [nameSize]byte
 	name := appendString(buf[:0], kindKey)
@@ -51,9 +51,9 @@ func OfKey(producer, source, idempotencyKey string, index int) uuid.UUID {
 	return newV5(name)
 }
 
-// Child returns the dispatch ID of the event at position index, from 0, among
-// those that consumer emits while it handles the dispatch cause. Running the
-// handler again gives the same IDs, so whole chains are deterministic.
+// Child returns the dispatch ID of the event at position index, from 0, among the events that
+// consumer emits while it handles the dispatch cause. A repeated run of the handler gives equal
+// IDs, so whole chains are deterministic.
 func Child(consumer string, cause uuid.UUID, index int) uuid.UUID {
 	var buf [nameSize]byte
 	var text [36]byte
@@ -65,8 +65,8 @@ func Child(consumer string, cause uuid.UUID, index int) uuid.UUID {
 	return newV5(name)
 }
 
-// Shard returns the shard of an event, in [0, Shards). Events of one key share
-// a shard; an event without a key is placed by its dispatch ID.
+// Shard returns the shard of an event, in [0, Shards). Events of one key share a shard; the shard
+// of an event without a key follows from its dispatch ID.
 func Shard(key string, id uuid.UUID) int {
 	if key == "" {
 		return int(id[15]) % Shards

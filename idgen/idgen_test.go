@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// encode is the format as the package comment states it, written a second time.
+// encode is a second implementation of the format in the package comment.
 func encode(parts ...string) string {
 	var name strings.Builder
 	for _, part := range parts {
@@ -25,7 +25,8 @@ func encode(parts ...string) string {
 	return name.String()
 }
 
-// decode reads what encode wrote. That it can is why no two lists encode alike.
+// decode reads the output of encode: since a decoder exists, different lists have different
+// encodings.
 func decode(name string) ([]string, error) {
 	var parts []string
 	for name != "" {
@@ -71,8 +72,8 @@ func TestIDsAreUUIDv5OfTheStatedName(t *testing.T) {
 	}
 }
 
-// The encoded name and what is hashed have stack buffers; an ID must not depend
-// on whether they suffice.
+// The encoded name and the hashed bytes have stack buffers; an ID must not depend on whether the
+// buffers suffice.
 func TestIDsDoNotDependOnTheLengthOfTheName(t *testing.T) {
 	t.Parallel()
 	for n := range 3 * nameSize {
@@ -181,8 +182,8 @@ func TestOrdinaryNamesAllocateNothing(t *testing.T) {
 	}
 }
 
-// FuzzInjective takes a text apart at any places, twice, and sees that the two
-// lists of parts have one encoding only if they are equal, and one ID as well.
+// FuzzInjective cuts a text into parts twice, at any places. The two lists of parts must have equal
+// encodings and IDs only if the lists are equal.
 func FuzzInjective(f *testing.F) {
 	f.Add("ps", []byte{1}, []byte{0, 2})
 	f.Add("1:s,1:1,", []byte{0}, []byte{4})
@@ -206,7 +207,7 @@ func FuzzInjective(f *testing.F) {
 	})
 }
 
-// split cuts text into len(cuts)+1 parts of the given lengths, the last being the rest.
+// split cuts text into len(cuts)+1 parts of the given lengths; the last part is the rest.
 func split(text string, cuts []byte) []string {
 	parts := make([]string, 0, len(cuts)+1)
 	for _, cut := range cuts {
@@ -216,7 +217,7 @@ func split(text string, cuts []byte) []string {
 	return append(parts, text)
 }
 
-// encodeParts is encode as the functions of the package do it.
+// encodeParts encodes parts with the functions of the package.
 func encodeParts(parts []string) string {
 	var name []byte
 	for i, part := range parts {
@@ -229,7 +230,7 @@ func encodeParts(parts []string) string {
 	return string(name)
 }
 
-// FuzzIDs compares every kind with google/uuid over the format as stated.
+// FuzzIDs compares every kind with google/uuid over the documented format.
 func FuzzIDs(f *testing.F) {
 	f.Add("orders", "order-42", "", int64(3), 0)
 	f.Add("", "", "", int64(math.MinInt64), math.MinInt)
@@ -259,7 +260,7 @@ func BenchmarkOf(b *testing.B) {
 	}
 }
 
-// BenchmarkOfByUUID is the same through google/uuid and fmt, for comparison.
+// BenchmarkOfByUUID computes the ID of BenchmarkOf with google/uuid and fmt, for comparison.
 func BenchmarkOfByUUID(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {

@@ -11,8 +11,8 @@ import (
 	"github.com/boxpair/boxpair/internal/testenv"
 )
 
-// What the package comment promises to writers in SQL: the name built from its
-// parts, its UUIDv5, and both ways to a shard.
+// The rules of the package comment for writers in SQL: the name built from its parts, its UUIDv5,
+// and both ways to a shard.
 const (
 	sqlID = `
 SELECT name, id, get_byte(uuid_send(id), 15) % $3

@@ -31,8 +31,7 @@ type vectors struct {
 	Keys      []shardVector `json:"keys"`
 }
 
-// idVector is a dispatch ID and what it is computed from. Parts and Name are
-// there only if Text says that they can be.
+// idVector is a dispatch ID with its input. Parts and Name are set only if Text is true.
 type idVector struct {
 	Case     string    `json:"case"`
 	Kind     string    `json:"kind"`
@@ -63,7 +62,7 @@ var aboutVectors = []string{
 	"Everything is given in hexadecimal. With text = true it is UTF-8 without NUL and is given as text too, so it can be tried in PostgreSQL: uuid_generate_v5(namespace, name).",
 }
 
-// isText tells whether s can be a text in PostgreSQL.
+// isText tells whether PostgreSQL can hold s as a text.
 func isText(s string) bool { return utf8.ValidString(s) && !strings.Contains(s, "\x00") }
 
 func newIDVector(what, kind string, id uuid.UUID, parts ...string) idVector {
@@ -86,7 +85,7 @@ func newShardVector(what, key string) shardVector {
 	return v
 }
 
-// computeVectors returns the vectors with the values that this package computes.
+// computeVectors returns the vectors with the values computed by this package.
 func computeVectors() vectors {
 	v := vectors{About: aboutVectors, Format: 1, Namespace: Namespace, Shards: Shards}
 	of := func(what, producer, source string, version int64, index int) {
@@ -153,8 +152,8 @@ func computeVectors() vectors {
 	return v
 }
 
-// The file is written once and compared for ever: a difference means that the
-// format was broken, unless a vector is new.
+// The file is written once and compared for ever: unless a vector is new, a difference means a
+// broken format.
 func TestVectorsAreWhatThisPackageComputes(t *testing.T) {
 	var want bytes.Buffer
 	encoder := json.NewEncoder(&want)
@@ -177,8 +176,8 @@ func TestVectorsAreWhatThisPackageComputes(t *testing.T) {
 	}
 }
 
-// A reader in another language has only the file: everything in it must follow
-// from parts_hex and the rules in "about".
+// A reader in another language has only the file: all values must follow from parts_hex and the
+// rules in "about".
 func TestVectorsAgreeWithThemselves(t *testing.T) {
 	t.Parallel()
 	data, err := os.ReadFile(vectorsFile)
@@ -223,8 +222,8 @@ func unhex(t *testing.T, s string) string {
 	return string(b)
 }
 
-// These values are written by hand beside the file, so that rewriting the file by
-// mistake is seen.
+// These values are written by hand beside the file, so that an accidental rewrite of the file is
+// seen.
 func TestFormatOneNeverChanges(t *testing.T) {
 	t.Parallel()
 	cause := Of("orders", "order-42", 3, 0)
