@@ -1,8 +1,7 @@
-// Command cqrs runs Watermill's CQRS component over an outbox and an inbox: its event bus
-// publishes into the transaction of the change, its event processor handles every
-// event in the transaction of its inbox row, and the event that a handler publishes
-// in turn leaves with that transaction. It runs on a SQLite file and within one
-// process. Each event is delivered twice, and has one effect.
+// Command cqrs runs Watermill's CQRS component over an outbox and an inbox. Its event bus publishes
+// in the transaction of the change. Its event processor handles every event in the transaction of
+// the event's inbox row, and an event that a handler publishes leaves with that transaction. The
+// program runs on a SQLite file, in one process. Each event is delivered twice, and has one effect.
 package main
 
 import (
@@ -39,8 +38,8 @@ type StockReserved struct {
 	Order string `json:"order"`
 }
 
-// keyOf keeps the events of one order in order. Watermill's component knows no keys, so it
-// is left in the metadata by the marshaler.
+// keyOf keeps the events of one order in order. Watermill's component has no keys, so the marshaler
+// puts the key into the metadata.
 func keyOf(_ string, msg *message.Message) string { return msg.Metadata["order"] }
 
 var marshaler = cqrs.CommandEventMarshalerDecorator{
@@ -58,7 +57,7 @@ var marshaler = cqrs.CommandEventMarshalerDecorator{
 	},
 }
 
-// publish publishes event through an event bus that lives as long as the transaction.
+// publish publishes event through an event bus that is made for the transaction.
 func publish(ctx context.Context, publisher message.Publisher, event any) error {
 	bus, err := cqrs.NewEventBusWithConfig(publisher, cqrs.EventBusConfig{
 		GeneratePublishTopic: func(p cqrs.GenerateEventPublishTopicParams) (string, error) { return p.EventName, nil },
@@ -70,7 +69,7 @@ func publish(ctx context.Context, publisher message.Publisher, event any) error 
 	return bus.Publish(ctx, event)
 }
 
-// placeOrder writes an order and publishes that it was placed.
+// placeOrder writes an order and publishes OrderPlaced.
 func placeOrder(ctx context.Context, outbox *producer.Outbox[*sql.Tx], order, item string) error {
 	return outbox.Transact(ctx, func(ctx context.Context, w *producer.Writer[*sql.Tx]) error {
 		if _, err := w.DB().ExecContext(ctx, `INSERT INTO orders VALUES (?, ?)`, order, item); err != nil {
@@ -84,8 +83,8 @@ func placeOrder(ctx context.Context, outbox *producer.Outbox[*sql.Tx], order, it
 	})
 }
 
-// reserve reserves stock for an order and publishes that. It needs no identity of
-// its own for the event: it is a child of the one that is handled.
+// reserve reserves stock for an order and publishes StockReserved. That event needs no identity:
+// its dispatch ID is a child of the handled event's ID.
 func reserve(ctx context.Context, event *OrderPlaced) error {
 	w, ok := middleware.WorkFrom[*sql.Tx](ctx)
 	if !ok {
@@ -140,7 +139,7 @@ func addHandlers(router *message.Router, broker *memory.Broker, inbox *consumer.
 	return nil
 }
 
-// twice delivers every message twice, as brokers do now and then.
+// twice delivers every message twice, as brokers sometimes do.
 type twice struct{ message.Publisher }
 
 func (p twice) Publish(topic string, messages ...*message.Message) error {
@@ -194,7 +193,7 @@ func run(ctx context.Context, path string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if err := addHandlers(router, broker, inbox); err != nil { //nolint:contextcheck // each message brings its own
+	if err := addHandlers(router, broker, inbox); err != nil { //nolint:contextcheck // each message has its own context
 		return err
 	}
 

@@ -1,11 +1,11 @@
 // Command gorm is a service on GORM with both sides: an order and its event are written in one of
 // GORM's transactions, and a handler takes the goods from the stock through GORM, in the inbox's
-// transaction. The transport sends every message twice, and the stock sinks once for each order.
+// transaction. The transport sends every message twice, and each order reduces the stock once.
 //
 //	DATABASE_URL=postgres://… go run .
 //
-// It works on PostgreSQL, in a schema of its own, which is removed in the end. It is a module of
-// its own, since nothing else of the library needs GORM.
+// The service runs on PostgreSQL, in a schema of its own, which is removed in the end. The example
+// is a module of its own, since no other part of the library needs GORM.
 package main
 
 import (
@@ -36,7 +36,7 @@ func main() {
 	fmt.Println(report)
 }
 
-// run places some orders, sends their events and tells what became of them.
+// run places some orders, sends their events and reports the result.
 func run(ctx context.Context, url string) (report string, err error) {
 	db, err := open(ctx, url, &gorm.Config{})
 	if err != nil {
@@ -73,7 +73,7 @@ func run(ctx context.Context, url string) (report string, err error) {
 		len(orders), counters.Applied, counters.Duplicates(), left), err
 }
 
-// consuming runs the service's handler while fn does, and waits until it has ended.
+// consuming runs the service's handler while fn runs, and waits until the handler has ended.
 func (s *service) consuming(ctx context.Context, fn func(broker *memory.Broker) error) error {
 	broker, err := memory.New(memory.Config{})
 	if err != nil {
@@ -105,7 +105,7 @@ func (s *service) consuming(ctx context.Context, fn func(broker *memory.Broker) 
 	return errors.Join(append(errs, err)...)
 }
 
-// twice is a publisher that sends every message two times.
+// twice is a publisher that sends every message twice.
 type twice struct{ message.Publisher }
 
 // Publish implements [message.Publisher].

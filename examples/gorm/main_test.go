@@ -21,7 +21,7 @@ import (
 	"github.com/boxpair/boxpair/transport/memory"
 )
 
-// TestMain leaves out what GORM starts for its prepared statements and never ends.
+// TestMain ignores the goroutine that GORM starts for prepared statements and never ends.
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("gorm.io/gorm/internal/lru.NewLRU[...].func1"))
 }
@@ -33,8 +33,7 @@ func ok(t *testing.T, err error) {
 	}
 }
 
-// newShop returns a service on a database of the test's own, with a hundred packets of tea, and of
-// coffee.
+// newShop returns a service on a database of its own, with a hundred packets of tea and of coffee.
 func newShop(t *testing.T, cfg *gorm.Config) *service {
 	t.Helper()
 	db, err := open(t.Context(), testenv.Postgres(t), cfg)
@@ -46,8 +45,8 @@ func newShop(t *testing.T, cfg *gorm.Config) *service {
 	return s
 }
 
-// eachConfig runs a test with settings of GORM that change which transaction it hands out, or when
-// it begins one.
+// eachConfig runs a test with the settings of GORM that change which transaction GORM hands out, or
+// when it begins one.
 func eachConfig(t *testing.T, test func(t *testing.T, s *service)) {
 	t.Parallel()
 	for name, cfg := range map[string]*gorm.Config{
@@ -60,7 +59,7 @@ func eachConfig(t *testing.T, test func(t *testing.T, s *service)) {
 	}
 }
 
-// wants checks which orders there are, and of which an event waits.
+// wants checks the existing orders, and the orders with a waiting event.
 func (s *service) wants(t *testing.T, orders, events string) {
 	t.Helper()
 	var ids []string
@@ -103,7 +102,8 @@ func TestOrderAndEventAreCommittedTogetherOrNotAtAll(t *testing.T) {
 	})
 }
 
-// TestSavepointTakesModelAndEventBack: within GORM's transaction a part of it, and then another.
+// TestSavepointTakesModelAndEventBack rolls part of GORM's transaction back to a savepoint, and
+// then writes more.
 func TestSavepointTakesModelAndEventBack(t *testing.T) {
 	eachConfig(t, func(t *testing.T, s *service) {
 		gaveUp := errors.New("gave up")
@@ -203,7 +203,7 @@ func TestAddressIsNeededAndNotShown(t *testing.T) {
 	}
 }
 
-// TestNestedTransactionOfGORMTakesItsEventsBack, and the writer counts them all the same.
+// TestNestedTransactionOfGORMTakesItsEventsBack; the writer still counts the lost events.
 func TestNestedTransactionOfGORMTakesItsEventsBack(t *testing.T) {
 	eachConfig(t, func(t *testing.T, s *service) {
 		gaveUp := errors.New("gave up")

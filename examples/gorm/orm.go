@@ -9,9 +9,8 @@ import (
 	"gorm.io/gorm"
 )
 
-// transactionOf returns the transaction that db, which [gorm.DB.Transaction] has given to its
-// function or [gorm.DB.Begin] has returned, runs in. That is what an outbox on postgres.NewSQL
-// takes.
+// transactionOf returns the transaction behind db, for an outbox on postgres.NewSQL. db comes from
+// [gorm.DB.Begin], or is the argument of the function of [gorm.DB.Transaction].
 func transactionOf(db *gorm.DB) (*sql.Tx, error) {
 	conn := db.Statement.ConnPool
 	if prepared, ok := conn.(*gorm.PreparedStmtTX); ok { // with gorm.Config.PrepareStmt
@@ -24,15 +23,15 @@ func transactionOf(db *gorm.DB) (*sql.Tx, error) {
 	return tx, nil
 }
 
-// within returns a session of db in which all that GORM does runs in tx, as a handler's
-// transaction. Whoever has begun tx ends it; GORM's own Transaction makes savepoints in it.
+// within returns a session of db in which GORM uses tx, such as a handler's transaction. The owner
+// of tx ends it; GORM's own Transaction makes savepoints in tx.
 func within(ctx context.Context, db *gorm.DB, tx *sql.Tx) *gorm.DB {
 	session := db.Session(&gorm.Session{NewDB: true, Context: ctx})
 	session.Statement.ConnPool = tx
 	return session
 }
 
-// one returns the error of a change, and an error as well if it did not change one row.
+// one returns the error of a change, or an error if the change did not affect exactly one row.
 func one(result *gorm.DB) error {
 	switch {
 	case result.Error != nil:

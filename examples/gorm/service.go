@@ -30,13 +30,13 @@ type Order struct {
 	Amount int
 }
 
-// Stock is a row of the table stocks: how much is left of an item.
+// Stock is a row of the table stocks: the quantity that is left of an item.
 type Stock struct {
 	Item string `gorm:"primaryKey"`
 	Left int
 }
 
-// database is a schema as both the library and GORM see it, over one pool.
+// database is a schema for both the library and GORM, over one pool.
 type database struct {
 	pool  *pgxpool.Pool
 	sql   *sql.DB
@@ -71,7 +71,7 @@ func open(ctx context.Context, url string, cfg *gorm.Config) (_ *database, err e
 	if d.store, err = postgres.NewSQL(d.pool, d.cfg); err != nil {
 		return nil, err
 	}
-	cfg.Logger = logger.Discard // a service has its own; it must not show payloads
+	cfg.Logger = logger.Discard // a service sets its own logger, which must not log payloads
 	if d.gorm, err = gorm.Open(driver.New(driver.Config{Conn: d.sql}), cfg); err != nil {
 		return nil, err
 	}
@@ -111,7 +111,7 @@ func newService(db *database) (*service, error) {
 func (s *service) place(ctx context.Context, order Order) error {
 	err := s.db.WithContext(ctx).Transaction(func(db *gorm.DB) error { return s.placeIn(ctx, db, order) })
 	if err == nil {
-		s.outbox.Committed() // wakes relays, which would find the event at their next poll
+		s.outbox.Committed() // wakes relays; without the call they find the event at their next poll
 	}
 	return err
 }
@@ -134,8 +134,8 @@ func (s *service) placeIn(ctx context.Context, db *gorm.DB, order Order) error {
 	return err
 }
 
-// take is the receiving side: the stock sinks in the transaction of the message's inbox row, so a
-// second copy of the message takes nothing.
+// take is the receiving side: the stock is reduced in the transaction of the message's inbox row,
+// so a second copy of the message takes nothing.
 func (s *service) take(ctx context.Context, w *consumer.Work[*sql.Tx], msg *message.Message) error {
 	var order Order
 	if err := json.Unmarshal(msg.Payload, &order); err != nil {

@@ -5,28 +5,26 @@ import (
 	"fmt"
 )
 
-// findings is what an audit of the databases finds. Only the last three counts
-// and the conservation may be wrong; each has to be zero.
+// findings is the result of an audit of the databases. The counts from NotFinal on must be zero.
 type findings struct {
 	Events  int64 // committed events
-	Due     int64 // applications due: an event counts once for each consumer of its topic
+	Due     int64 // due applications: an event counts once for each consumer of its topic
 	Applied int64 // different dispatch IDs with an effect, over all consumers
-	Parked  int64 // dead letters: not applied, and kept for an operator
+	Parked  int64 // dead letters, kept for an operator
 
-	NotFinal   int64 // orders of the run in no final state
-	Stock      int64 // pieces that are missing, or too many
-	Money      int64 // likewise
+	NotFinal   int64 // undecided orders of the run
+	Stock      int64 // missing or surplus pieces
+	Money      int64 // missing or surplus money
 	Lost       int64 // neither applied nor parked
 	Phantoms   int64 // applied, but never committed
 	Repeated   int64 // effects beyond the first of a dispatch ID
-	Violations int64 // effects of a customer behind a later one
+	Violations int64 // effects of a customer after a later effect
 }
 
-// topicsOf says which topics a service emits.
+// topicsOf is the topic that each service emits.
 var topicsOf = map[string]string{serviceOrders: topicOrder, serviceInventory: topicStock, servicePayment: topicPayment}
 
-// outstanding counts what is still on its way: applications that are due minus those
-// that have a claim, plus what waits in a parked state.
+// outstanding counts the unfinished work: due applications without a claim, and parked messages.
 func outstanding[TX any](ctx context.Context, dbs map[string]database[TX]) (left int64, err error) {
 	add := func(sign int64, db database[TX], query string) {
 		n, e := number(ctx, db, query)
@@ -52,8 +50,7 @@ func outstanding[TX any](ctx context.Context, dbs map[string]database[TX]) (left
 	return left, err
 }
 
-// audit compares what was committed on one side with what was applied on the other, over
-// all runs that these databases have seen.
+// audit compares the committed events with the applied ones, over all runs in these databases.
 func audit[TX any](ctx context.Context, dbs map[string]database[TX], run int64) (report, error) {
 	var r report
 	for service, topic := range topicsOf {
@@ -74,8 +71,7 @@ func audit[TX any](ctx context.Context, dbs map[string]database[TX], run int64) 
 	return r, auditBooks(ctx, dbs, run, &r.findings)
 }
 
-// auditConsumer checks the effects of one consumer against the events that
-// were committed for it.
+// auditConsumer checks the effects of one consumer against the events committed for it.
 func auditConsumer[TX any](ctx context.Context, db database[TX], sub subscription, committed map[string]bool, f *findings) error {
 	parked, err := readIDs(ctx, db, fmt.Sprintf(`SELECT {id} FROM %s WHERE state = 'dead' AND consumer = (SELECT id FROM %s WHERE name = '%s')`,
 		db.Table("inbox_parked"), db.Table("inbox_consumers"), sub.consumer()))
@@ -119,8 +115,8 @@ func auditConsumer[TX any](ctx context.Context, db database[TX], sub subscriptio
 	return nil
 }
 
-// auditBooks checks that every order of the run is decided, and that nothing was
-// made of nothing: stock and money that were given are there, reserved or spent.
+// auditBooks checks that every order of the run is decided, and that stock and money are conserved:
+// given amounts are left, reserved or spent.
 func auditBooks[TX any](ctx context.Context, dbs map[string]database[TX], run int64, f *findings) (err error) {
 	sum := func(service, query string) int64 {
 		n, e := number(ctx, dbs[service], query)

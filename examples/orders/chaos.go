@@ -16,17 +16,17 @@ import (
 )
 
 const (
-	roleEnv    = "BOXPAIR_ORDERS_ROLE"    // what a child process is
-	optionsEnv = "BOXPAIR_ORDERS_OPTIONS" // its settings, as JSON
+	roleEnv    = "BOXPAIR_ORDERS_ROLE"    // role of a child process
+	optionsEnv = "BOXPAIR_ORDERS_OPTIONS" // settings of a child process, as JSON
 
 	countInterval = 50 * time.Millisecond
-	// A victim is chosen after killPause and up to killSpread more.
+	// killPause is the time before the next kill; up to killSpread is added to it.
 	killPause  = 300 * time.Millisecond
 	killSpread = 600 * time.Millisecond
 )
 
-// supervisor runs the system as child processes, kills one after another with
-// SIGKILL and starts it again.
+// supervisor runs the system as child processes, kills one after another with SIGKILL, and starts
+// each again.
 type supervisor struct {
 	opts   options
 	logger *slog.Logger
@@ -35,15 +35,15 @@ type supervisor struct {
 	killed int
 	total  counts               // of children that have ended
 	live   map[string]*exec.Cmd // by role
-	last   map[string]counts    // of the children that live, by role
+	last   map[string]counts    // of the running children, by role
 }
 
 func newSupervisor(opts options, logger *slog.Logger) *supervisor {
 	return &supervisor{opts: opts, logger: logger, live: make(map[string]*exec.Cmd), last: make(map[string]counts)}
 }
 
-// roles lists the child processes: services and relays apart on real services; on the
-// embedded default the transport is within one process, and so is everything.
+// roles lists the child processes. On real servers each service and relay is a process; the
+// embedded default has a transport within one process, and so runs in one.
 func (s *supervisor) roles() []string {
 	if !s.opts.onPostgres() {
 		return []string{roleSystem}
@@ -80,7 +80,8 @@ func (s *supervisor) run(ctx context.Context) error {
 	return together(ctx, parts...)
 }
 
-// keep starts the child of a role again whenever it ends, until ctx ends or its work is done.
+// keep starts the child of a role again whenever the child ends, until ctx ends or its work is
+// done.
 func (s *supervisor) keep(ctx context.Context, role string) error {
 	for ctx.Err() == nil {
 		err := s.child(ctx, role)
@@ -101,7 +102,7 @@ func (s *supervisor) keep(ctx context.Context, role string) error {
 	return nil
 }
 
-// child runs one child process. It ends by itself when its standard input is closed, also when this
+// child runs one child process. The process ends when its standard input is closed, also when this
 // process dies.
 func (s *supervisor) child(ctx context.Context, role string) error {
 	settings, err := json.Marshal(s.opts)
@@ -149,7 +150,7 @@ func (s *supervisor) child(ctx context.Context, role string) error {
 	return cmd.Wait()
 }
 
-// killAtRandom kills until it has killed enough.
+// killAtRandom kills children until opts.Kills is reached.
 func (s *supervisor) killAtRandom(ctx context.Context) error {
 	for s.kills() < s.opts.Kills {
 		select {
@@ -176,7 +177,7 @@ func (s *supervisor) killOne() {
 	}
 }
 
-// runChild is what a child process does: its role, until its standard input ends.
+// runChild runs a child's role until its standard input ends.
 func runChild[TX any](ctx context.Context, opts options, open opener[TX], role string, logger *slog.Logger) error {
 	urls := [2]string{opts.DatabaseURL, opts.AMQPURL}
 	if err := json.Unmarshal([]byte(os.Getenv(optionsEnv)), &opts); err != nil {

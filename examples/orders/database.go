@@ -9,24 +9,23 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// store is a store for both sides, which both stores of the library are.
+// store is a store for both sides; both stores of the library implement it.
 type store[TX any] interface {
 	outbox.Store[TX]
 	inbox.Store[TX]
 }
 
-// database is the database of one service: the library's store and just
-// enough SQL for the example to run on two databases. Placeholders are $1, $2, … in the
-// order of their first use.
+// database is the database of one service: the library's store, and just enough SQL to run the
+// example on two databases. Placeholders are $1, $2, … in the order of their first use.
 type database[TX any] interface {
 	Store() store[TX]
-	// Exec and Row run a statement in tx; Row gives sql.ErrNoRows if there is none.
+	// Exec and Row run a statement in tx; Row returns sql.ErrNoRows for an empty result.
 	Exec(ctx context.Context, tx TX, query string, args ...any) (affected int64, err error)
 	Row(ctx context.Context, tx TX, query string, args []any, dest ...any) error
 	// Query reads rows outside of any transaction, for progress and audit.
 	Query(ctx context.Context, query string, each func(scan func(dest ...any) error) error) error
-	// Table names a table of the library's as SQL of this database does, and IDs
-	// replaces {id} in a query by the column of dispatch IDs as lower-case text.
+	// Table returns the SQL name of one of the library's tables. IDs replaces {id} in a query by
+	// the column of dispatch IDs as lower-case text.
 	Table(name string) string
 	IDs(query string) string
 	Migrate(ctx context.Context, schema []string) error
@@ -36,7 +35,7 @@ type database[TX any] interface {
 // opener opens the database of a service.
 type opener[TX any] func(ctx context.Context, opts options, service string) (database[TX], error)
 
-// The services, and with them the databases.
+// The services. Each has a database of its own.
 const (
 	serviceOrders    = "orders"
 	serviceInventory = "inventory"
@@ -45,9 +44,8 @@ const (
 
 var services = []string{serviceOrders, serviceInventory, servicePayment}
 
-// Every service counts what its handlers did in a table without any unique
-// constraint, so that a second effect of a message would show, and counts
-// the events of a customer, which puts them in order.
+// Every service records the effects of its handlers in a table without any unique constraint, so
+// that a second effect of a message would show. A counter per customer numbers the events in order.
 const commonSchema = `
 CREATE TABLE IF NOT EXISTS effects (id {serial}, consumer text NOT NULL, dispatch_id text NOT NULL, topic text NOT NULL, customer text NOT NULL, seq bigint NOT NULL);
 CREATE TABLE IF NOT EXISTS sequences (customer text PRIMARY KEY, seq bigint NOT NULL)`
@@ -93,7 +91,7 @@ func closeAll[TX any](dbs map[string]database[TX]) {
 	}
 }
 
-// number reads one number; a query without a row gives 0.
+// number reads one number, or 0 if the query returns no row.
 func number[TX any](ctx context.Context, db database[TX], query string) (n int64, err error) {
 	err = db.Query(ctx, query, func(scan func(...any) error) error { return scan(&n) })
 	return n, err

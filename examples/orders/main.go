@@ -1,5 +1,5 @@
-// Command orders is the main job of this library on real input: three services,
-// each with a database of its own, process customers' orders.
+// Command orders is a saga, the main use of this library: three services, each with a database of
+// its own, process customers' orders.
 //
 //	orders:    places an order ─► order.placed
 //	inventory: reserves stock  ─► stock.reserved or stock.refused
@@ -7,18 +7,16 @@
 //	orders:    confirms or cancels ─► order.confirmed or order.cancelled
 //	inventory: ships, or puts the stock back that a declined payment had reserved
 //
-// It is a saga with compensation in which every step is a dispatch: an event
-// that is written in the transaction of the change that it tells of, and applied
-// in the transaction of the change that it causes. Duplicates are injected on the wire;
-// with -chaos the services and relays are child processes that are killed with
-// SIGKILL at random and started again. In the end an audit compares what was
-// committed on one side with what was applied on the other.
+// The saga has compensation, and every step is a dispatch: an event is written in the transaction
+// of the change that it announces, and applied in the transaction of the change that it causes.
+// Duplicates are injected on the wire. With -chaos the services and relays are child processes,
+// which are killed with SIGKILL at random and started again. In the end an audit compares the
+// committed events with the applied ones.
 //
-// Without settings it runs on SQLite files and in one process. With DATABASE_URL and
-// AMQP_URL set it runs on PostgreSQL (a schema for each service) and RabbitMQ.
+// Without settings the program runs on SQLite files and in one process. With DATABASE_URL and
+// AMQP_URL it runs on PostgreSQL (a schema for each service) and RabbitMQ.
 //
-// The exit status is 0 if the audit passed, 1 if it did not, 2 if the program
-// could not run.
+// The exit status is 0 if the audit passed, 1 if the audit failed, 2 if the program could not run.
 package main
 
 import (
@@ -53,7 +51,7 @@ type options struct {
 	Verbose     bool
 }
 
-// onPostgres tells whether the real services are used instead of the embedded default.
+// onPostgres tells whether PostgreSQL and RabbitMQ are used instead of the embedded default.
 func (o *options) onPostgres() bool { return o.DatabaseURL != "" }
 
 const (
@@ -94,7 +92,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return 0
 }
 
-// start runs what this process is: a part of the system, or all of it with the report.
+// start runs this process: one role of the system, or the whole system with the report.
 func start[TX any](ctx context.Context, opts options, open opener[TX], stdout, stderr io.Writer) (bool, error) {
 	logger := slog.New(slog.DiscardHandler)
 	if opts.Verbose {

@@ -16,21 +16,20 @@ type network interface {
 	publisher() (transport.Sender, error)
 	closePublisher(transport.Sender) error
 	subscriber(subscription) (message.Subscriber, error)
-	// declare makes every subscription known, so that nothing is published
-	// before its queue exists.
+	// declare declares the queues of all subscriptions, so that no event is published before its
+	// queue exists.
 	declare() error
 	close() error
 }
 
-// duplicator sends a share of the messages twice, as a network does that
-// loses an answer.
+// duplicator sends a share of the messages twice, like a network that loses an answer.
 type duplicator struct {
 	transport.Sender
 	share    float64
 	injected atomic.Int64
 }
 
-// Send sends msg, and sometimes a copy of it behind.
+// Send sends msg, and sometimes a copy of it afterwards.
 func (d *duplicator) Send(ctx context.Context, topic string, msg *message.Message, done func(transport.Result)) {
 	twice := rand.Float64() < d.share
 	var again *message.Message
@@ -62,7 +61,7 @@ func newInProcess() (*inProcess, error) {
 
 func (n *inProcess) publisher() (transport.Sender, error) { return n.broker, nil }
 
-// closePublisher leaves the broker open: others publish to it too.
+// closePublisher leaves the broker open, since other relays publish to it too.
 func (n *inProcess) closePublisher(transport.Sender) error { return nil }
 
 func (n *inProcess) subscriber(sub subscription) (message.Subscriber, error) {

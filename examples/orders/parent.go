@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// counts are what only the processes themselves know, not their databases.
+// counts are numbers that only the processes know, and not their databases.
 type counts struct {
 	Injected   int64 `json:"injected"`
 	Suppressed int64 `json:"suppressed"`
@@ -27,13 +27,13 @@ type runner interface {
 	kills() int
 }
 
-// inThisProcess runs the system here. Nobody is killed.
+// inThisProcess runs the system in this process, without kills.
 type inThisProcess[TX any] struct{ *system[TX] }
 
 func (r inThisProcess[TX]) run(ctx context.Context) error { return r.system.run(ctx, roleSystem) }
 func (r inThisProcess[TX]) kills() int                    { return 0 }
 
-// runParent runs the whole job and reports whether the audit passed.
+// runParent runs the whole example and reports whether the audit passed.
 func runParent[TX any](ctx context.Context, opts options, open opener[TX], out io.Writer, logger *slog.Logger) (_ bool, err error) {
 	if !opts.onPostgres() && opts.Dir == "" {
 		if opts.Dir, err = os.MkdirTemp("", "boxpair-orders-*"); err != nil {
@@ -97,7 +97,7 @@ func backend(opts options) string {
 	return "sqlite+memory"
 }
 
-// work runs the system until nothing is left to do, and shows how far it is.
+// work runs the system until no work is left, and shows its progress.
 func work[TX any](ctx context.Context, dbs map[string]database[TX], run int64, opts options, r runner, out io.Writer) error {
 	return together(ctx, r.run, func(ctx context.Context) error {
 		ticker := time.NewTicker(progressInterval)
@@ -123,7 +123,7 @@ func work[TX any](ctx context.Context, dbs map[string]database[TX], run int64, o
 			}
 			left, err := outstanding(ctx, dbs)
 			if err != nil || left == 0 || idle.lasts(left) > patience {
-				return err // with something left, the audit fails and says what
+				return err // if work is left, the audit fails and reports it
 			}
 		}
 	})
@@ -148,7 +148,7 @@ func (i *idleness) lasts(value int64) time.Duration {
 	return time.Since(i.since)
 }
 
-// progress is how far a run is.
+// progress is the number of orders in each state.
 type progress struct {
 	Placed, Confirmed, Cancelled int64
 }

@@ -14,8 +14,8 @@ import (
 // schemaPrefix begins the names of the schemas, one for each service.
 const schemaPrefix = "boxpair_example_"
 
-// onPostgres is a service's database: a schema of its own, where the library's
-// tables stand beside the service's.
+// onPostgres is a service's database: a schema of its own, with the library's tables beside the
+// service's.
 type onPostgres struct {
 	pool  *pgxpool.Pool
 	cfg   postgres.Config

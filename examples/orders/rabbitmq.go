@@ -15,7 +15,7 @@ import (
 // exchangePrefix begins the names of the exchanges and queues.
 const exchangePrefix = "boxpair.example."
 
-// newNetwork returns the network that opts ask for.
+// newNetwork returns the network for opts.
 func newNetwork(opts options, logger *slog.Logger) (network, error) {
 	if !opts.onPostgres() {
 		return newInProcess()
@@ -30,8 +30,7 @@ func serialType(opts options) string {
 	return "integer PRIMARY KEY AUTOINCREMENT"
 }
 
-// onRabbitMQ has a fanout exchange for each topic and a quorum queue for each
-// subscription.
+// onRabbitMQ has a fanout exchange for each topic and a quorum queue for each subscription.
 type onRabbitMQ struct {
 	url    string
 	logger *slog.Logger

@@ -12,7 +12,7 @@ const (
 	failed = "failed"
 )
 
-// report is the outcome of a run: what was found, beside what the processes counted.
+// report is the result of a run: the findings in the databases, and the counts of the processes.
 type report struct {
 	findings
 	counts
@@ -23,8 +23,8 @@ type report struct {
 	Audit   string
 }
 
-// judge decides whether the audit passed. A run that injected no duplicates though
-// it should have has shown nothing, and has not passed either.
+// judge decides whether the audit passed. A run that should have injected duplicates, and injected
+// none, has proved nothing, and fails.
 func (r *report) judge(opts options) {
 	r.Orders = opts.Orders
 	r.Audit = passed

@@ -32,12 +32,12 @@ const (
 	paymentDeclined = "payment.declined"
 )
 
-// order is the payload of every event: what the next step needs to know.
+// order is the payload of every event: the data that the next step needs.
 type order struct {
 	ID       string `json:"id"`
 	Run      int64  `json:"run"`
 	Customer string `json:"customer"`
-	Seq      int64  `json:"seq"` // counts the events that the emitting service sends of the customer
+	Seq      int64  `json:"seq"` // numbers the emitting service's events of the customer
 	SKU      string `json:"sku"`
 	Quantity int64  `json:"quantity"`
 	Amount   int64  `json:"amount"`
@@ -49,10 +49,10 @@ type subscription struct {
 	topic   string
 }
 
-// consumer returns the consumer's name, which is what its inbox rows stand under.
+// consumer returns the consumer's name, which its inbox rows carry.
 func (s subscription) consumer() string { return s.service + "/" + s.topic }
 
-// subscriptions says who listens to what.
+// subscriptions lists the topics of each service.
 var subscriptions = []subscription{
 	{serviceInventory, topicOrder},
 	{servicePayment, topicStock},
@@ -65,8 +65,8 @@ type saga[TX any] struct {
 	db database[TX]
 }
 
-// handle is the handler of every subscription. What it changes, the event that it
-// emits and the inbox row of msg are committed together or not at all.
+// handle is the handler of every subscription. Its changes, its event and the inbox row of msg are
+// committed together or not at all.
 func (s saga[TX]) handle(sub subscription) func(context.Context, *consumer.Work[TX], *message.Message) error {
 	return func(ctx context.Context, w *consumer.Work[TX], msg *message.Message) error {
 		var o order
@@ -127,8 +127,8 @@ func (s saga[TX]) ship(ctx context.Context, w *consumer.Work[TX], o order) error
 	return s.mustChange(ctx, w, `UPDATE reservations SET status = 'shipped' WHERE order_id = $1 AND status = 'reserved'`, o.ID)
 }
 
-// release is the compensation: what was reserved for a cancelled order goes
-// back to the stock. An order that was refused has reserved nothing.
+// release is the compensation: the stock reserved for a cancelled order is put back. A refused
+// order has no reservation.
 func (s saga[TX]) release(ctx context.Context, w *consumer.Work[TX], o order) error {
 	released, err := s.db.Exec(ctx, w.DB(),
 		`UPDATE reservations SET status = 'released' WHERE order_id = $1 AND status = 'reserved'`, o.ID)
@@ -142,7 +142,7 @@ func (s saga[TX]) release(ctx context.Context, w *consumer.Work[TX], o order) er
 	return s.emit(ctx, w, topicStock, stockReleased, o)
 }
 
-// capture takes the money for a reserved order, if the customer has it.
+// capture takes the money for a reserved order, if the customer's balance suffices.
 func (s saga[TX]) capture(ctx context.Context, w *consumer.Work[TX], o order) error {
 	taken, err := s.db.Exec(ctx, w.DB(),
 		`UPDATE accounts SET balance = balance - $1 WHERE customer = $2 AND balance >= $1`, o.Amount, o.Customer)
@@ -161,7 +161,7 @@ func (s saga[TX]) capture(ctx context.Context, w *consumer.Work[TX], o order) er
 	return s.emit(ctx, w, topicPayment, kind, o)
 }
 
-// decide brings an order to its final state.
+// decide sets the final state of an order.
 func (s saga[TX]) decide(ctx context.Context, w *consumer.Work[TX], o order, status, kind string) error {
 	if err := s.mustChange(ctx, w, `UPDATE orders SET status = $1 WHERE id = $2 AND status = 'placed'`, status, o.ID); err != nil {
 		return err
@@ -177,8 +177,8 @@ func (s saga[TX]) mustChange(ctx context.Context, w *consumer.Work[TX], query st
 	return err
 }
 
-// emit writes an event with the effects of the message being handled. It has no identity
-// of its own: its dispatch ID is a child of the one that is handled.
+// emit writes an event with the effects of the handled message. The event needs no identity: its
+// dispatch ID is a child of the handled message's ID.
 func (s saga[TX]) emit(ctx context.Context, w *consumer.Work[TX], topic, kind string, o order) error {
 	event, err := s.event(ctx, w.DB(), topic, kind, o)
 	if err != nil {
@@ -188,8 +188,8 @@ func (s saga[TX]) emit(ctx context.Context, w *consumer.Work[TX], topic, kind st
 	return err
 }
 
-// event numbers the customer's next event. The row lock that this takes until
-// the end of the transaction puts the customer's events in order.
+// event numbers the customer's next event. Its row lock, held until the end of the transaction,
+// puts the customer's events in order.
 func (s saga[TX]) event(ctx context.Context, tx TX, topic, kind string, o order) (producer.Event, error) {
 	err := s.db.Row(ctx, tx, `INSERT INTO sequences (customer, seq) VALUES ($1, 1)
 		ON CONFLICT (customer) DO UPDATE SET seq = sequences.seq + 1 RETURNING seq`, []any{o.Customer}, &o.Seq)
@@ -203,9 +203,8 @@ func (s saga[TX]) event(ctx context.Context, tx TX, topic, kind string, o order)
 	return producer.Event{Topic: topic, Key: o.Customer, Type: kind, Payload: payload, ContentType: "application/json"}, nil
 }
 
-// place places an order: the order and the event that tells of it, in one transaction.
-// An order that was placed already is left alone, so a shop that was killed, or that does
-// not know whether a commit arrived, places it again.
+// place writes an order and its event in one transaction. An order that exists already stays
+// unchanged, so a shop that was killed, or lost the answer to a commit, can place the order again.
 func place[TX any](ctx context.Context, outbox *producer.Outbox[TX], db database[TX], o order) error {
 	return outbox.Transact(ctx, func(ctx context.Context, w *producer.Writer[TX]) error {
 		var id string

@@ -15,8 +15,8 @@ const (
 	skus        = 40
 	maxQuantity = 5
 	price       = 10
-	// refused and declined are roughly the shares of orders that the stock and the
-	// accounts are too small for.
+	// refused and declined are the approximate shares of orders that exceed the stock or the
+	// accounts.
 	refused  = 0.05
 	declined = 0.08
 )
@@ -24,8 +24,8 @@ const (
 func customerName(n int) string { return fmt.Sprintf("customer-%03d", n) }
 func skuName(n int) string      { return fmt.Sprintf("sku-%02d", n) }
 
-// newRun begins a run: it takes the next number, and fills up the stock and the
-// accounts for the orders to come, each exactly as far as to leave some wanting.
+// newRun begins a run: it takes the next number, and fills the stock and the accounts for the
+// coming orders, just short of the demand.
 func newRun[TX any](ctx context.Context, dbs map[string]database[TX], orders int) (int64, error) {
 	last, err := number(ctx, dbs[serviceOrders], `SELECT coalesce(max(id), 0) FROM runs`)
 	if err != nil {
@@ -81,8 +81,7 @@ func fill[TX any](ctx context.Context, db database[TX], tx TX, book, add string,
 	return err
 }
 
-// runShop places the orders of the newest run that are not placed yet, and returns when
-// all are.
+// runShop places the unplaced orders of the newest run, and returns when all are placed.
 func (s *system[TX]) runShop(ctx context.Context) error {
 	db := s.dbs[serviceOrders]
 	outbox, err := producer.New(db.Store(), producer.Config{Name: serviceOrders, Logger: s.logger})
@@ -121,11 +120,11 @@ func (s *system[TX]) runShop(ctx context.Context) error {
 			return nil
 		})
 	}
-	// A worker that ends must not end the others: together would.
+	// A worker that ends must not end the other workers, but together would end them.
 	return together(context.WithoutCancel(ctx), parts...)
 }
 
-// placeUntilDone places o, again and again while the database is not there.
+// placeUntilDone places o, and retries while the database cannot be reached.
 func (s *system[TX]) placeUntilDone(ctx context.Context, outbox *producer.Outbox[TX], db database[TX], o order) {
 	for ctx.Err() == nil {
 		err := place(ctx, outbox, db, o)
@@ -142,7 +141,7 @@ func (s *system[TX]) placeUntilDone(ctx context.Context, outbox *producer.Outbox
 	}
 }
 
-// newOrder returns order n of a run, always the same.
+// newOrder returns order n of a run; it depends on run and n only.
 func newOrder(run int64, n int) order {
 	random := rand.New(rand.NewPCG(uint64(run), uint64(n)))
 	quantity := 1 + random.Int64N(maxQuantity)

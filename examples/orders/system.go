@@ -17,19 +17,19 @@ import (
 	"github.com/boxpair/boxpair/producer/relay"
 )
 
-// The roles of a process. A service's role is its name, that of its relay has
-// the prefix.
+// The roles of a process. A service's role is its name, and its relay's role is relayPrefix and the
+// name.
 const (
-	roleSystem  = "system" // everything in one process
+	roleSystem  = "system" // all services, relays and the shop in one process
 	roleShop    = "shop"   // places the orders
 	relayPrefix = "relay-"
 )
 
-// A relay that was killed is missed for as long as its lease lasts. The default
-// is made for production, where nothing is killed every second.
+// leaseTTL is how long the shards of a killed relay stand still. The library's default is made for
+// production, where processes are not killed every second.
 const leaseTTL = 2 * time.Second
 
-// system is the part of the whole that this process runs.
+// system is the part of the example that runs in this process.
 type system[TX any] struct {
 	opts   options
 	logger *slog.Logger
@@ -41,7 +41,7 @@ type system[TX any] struct {
 	duplicates []*duplicator
 }
 
-// counts tells how many duplicates this process has injected and suppressed.
+// counts returns how many duplicates this process has injected and suppressed.
 func (s *system[TX]) counts() (c counts) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -55,7 +55,7 @@ func (s *system[TX]) counts() (c counts) {
 	return c
 }
 
-// run does what role says until ctx ends or its work is done.
+// run runs a role until ctx ends or the role's work is done.
 func (s *system[TX]) run(ctx context.Context, role string) error {
 	switch {
 	case role == roleSystem:
@@ -69,8 +69,8 @@ func (s *system[TX]) run(ctx context.Context, role string) error {
 	}
 }
 
-// runAll runs everything in this process: the services first, and the relays and
-// the shop when every handler listens.
+// runAll runs all roles in this process: the services first, and the relays and the shop once every
+// handler listens.
 func (s *system[TX]) runAll(ctx context.Context) error {
 	var listening sync.WaitGroup
 	listening.Add(len(services))
@@ -79,7 +79,7 @@ func (s *system[TX]) runAll(ctx context.Context) error {
 		if err := s.runShop(ctx); err != nil {
 			return err
 		}
-		<-ctx.Done() // a shop that is done does not end the rest
+		<-ctx.Done() // the end of the shop must not end the other parts
 		return nil
 	}}
 	for _, service := range services {
@@ -95,8 +95,8 @@ func (s *system[TX]) runAll(ctx context.Context) error {
 	return together(ctx, parts...)
 }
 
-// runService runs the handlers of a service. It calls listening when all of them
-// receive messages, or when it fails.
+// runService runs the handlers of a service. It calls listening when all handlers receive messages,
+// or when it fails.
 func (s *system[TX]) runService(ctx context.Context, service string, listening func()) error {
 	defer listening()
 	db, ok := s.dbs[service]
@@ -151,8 +151,8 @@ func (s *system[TX]) addHandler(router *message.Router, inbox *consumer.Inbox[TX
 	return nil
 }
 
-// runRelay moves what a service has committed to the network. It needs the
-// service's database and nothing else of it.
+// runRelay publishes a service's committed events to the network. It needs only the service's
+// database.
 func (s *system[TX]) runRelay(ctx context.Context, service string) error {
 	db, ok := s.dbs[service]
 	if !ok {
@@ -177,8 +177,7 @@ func (s *system[TX]) runRelay(ctx context.Context, service string) error {
 	return errors.Join(relay.Run(ctx), s.net.closePublisher(sender))
 }
 
-// together runs functions at the same time, ends all when one has ended, and returns
-// what went wrong.
+// together runs functions at once, ends all of them when one has ended, and returns their errors.
 func together(ctx context.Context, fns ...func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -1,16 +1,17 @@
-// Command payments charges every order once, at a provider over HTTP, by a service that is killed
+// Command payments charges every order once, at a provider over HTTP, with a service that is killed
 // in the middle of its calls again and again.
 //
 // The parent process is the provider, which remembers idempotency keys, and the supervisor. The
-// service is a child process: it takes order.placed from its outbox, records what to charge, asks
-// the provider outside any transaction, and writes the receipt and order.paid in one. The provider
-// kills it with SIGKILL in the middle of a request: before it charges, or after it has charged and
-// before it answers. A line of JSON at the end says what the provider and the database have:
+// service is a child process. It handles order.placed from its outbox, records the charge, calls
+// the provider outside any transaction, and writes the receipt and order.paid in one transaction.
+// The provider kills the service with SIGKILL in the middle of a request: before the charge, or
+// after the charge and before the answer. A line of JSON at the end reports the state of the
+// provider and the database:
 //
 //	go run ./examples/payments [-orders 40] [-kills 6]
 //
-// It runs on a SQLite file, or with DATABASE_URL on PostgreSQL, in a schema of its own. The exit
-// status is 1 unless every order was charged, paid and shipped once.
+// The example runs on a SQLite file, or with DATABASE_URL on PostgreSQL, in a schema of its own.
+// The exit status is 1 unless every order was charged, paid and shipped once.
 package main
 
 import (
@@ -58,11 +59,11 @@ func main() {
 	}
 }
 
-// Report is what the example prints.
+// Report is the output of the example.
 type Report struct {
 	Orders       int     `json:"orders"`
 	Charged      int     `json:"charged"`       // orders that the provider has charged
-	ChargedTwice int     `json:"charged_twice"` // and those that it has charged more than once
+	ChargedTwice int     `json:"charged_twice"` // orders that the provider has charged more than once
 	Paid         int     `json:"paid"`          // orders with the provider's receipt in the database
 	Shipped      int     `json:"shipped"`       // orders whose order.paid was handled
 	ShippedTwice int     `json:"shipped_twice"`
@@ -73,10 +74,10 @@ type Report struct {
 	OK           bool    `json:"ok"`
 }
 
-// run places orders and has command, with the environment of a child, handle them.
+// run places orders. command, with the environment of a child, handles them.
 func run(ctx context.Context, command []string, orders, kills int) (*Report, error) {
 	if orders < 1 || kills < 0 {
-		return nil, fmt.Errorf("orders: %d, kills: %d: want at least one order, and no less than no kill", orders, kills)
+		return nil, fmt.Errorf("orders: %d, kills: %d: at least one order is needed, and kills must not be negative", orders, kills)
 	}
 	begun := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)

@@ -14,7 +14,7 @@ import (
 )
 
 // provider charges orders, each idempotency key once, as payment providers do. Now and then it
-// kills who asks.
+// kills the calling process.
 type provider struct {
 	url    string
 	server *http.Server
@@ -22,7 +22,7 @@ type provider struct {
 
 	mu       sync.Mutex
 	charged  map[string]string // order by key
-	orders   map[string]int    // how often each was charged
+	orders   map[string]int    // number of charges by order
 	requests int
 	repeated int
 	kills    int // done
@@ -48,7 +48,7 @@ func (p *provider) close() {
 	p.wg.Wait()
 }
 
-// ServeHTTP charges the order that is named in the body under the request's Idempotency-Key.
+// ServeHTTP charges the order in the body under the request's Idempotency-Key.
 func (p *provider) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var c Charge
 	if err := json.NewDecoder(http.MaxBytesReader(w, r.Body, 1<<16)).Decode(&c); err != nil {
@@ -73,12 +73,12 @@ func (p *provider) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		p.orders[c.Order]++
 	}
 	if p.requests%8 == 6 && p.kill() {
-		return // charged, and nobody is told
+		return // charged, without an answer
 	}
 	_ = json.NewEncoder(w).Encode(Receipt{Number: "receipt-" + key})
 }
 
-// kill ends the service as kill -9 does. The caller holds mu.
+// kill ends the service with SIGKILL. The caller holds mu.
 func (p *provider) kill() bool {
 	if p.kills >= p.most || p.child == nil {
 		return false
@@ -106,7 +106,7 @@ func (p *provider) report(r *Report) {
 	}
 }
 
-// supervise runs the service until all orders are shipped, and starts it again when it was killed.
+// supervise runs the service until all orders are shipped, and restarts it after each kill.
 func supervise(ctx context.Context, p *provider, shop shop, env, command []string, orders int) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -132,7 +132,7 @@ func supervise(ctx context.Context, p *provider, shop shop, env, command []strin
 	return <-done
 }
 
-// waitShipped waits until so many orders are shipped.
+// waitShipped waits until the given number of orders is shipped.
 func waitShipped(ctx context.Context, shop shop, orders int) error {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()

@@ -23,12 +23,12 @@ import (
 	"github.com/boxpair/boxpair/transport/memory"
 )
 
-// Charge is what is to be done at the provider.
+// Charge is the intent: the order to charge at the provider.
 type Charge struct {
 	Order string `json:"order"`
 }
 
-// Receipt is what came of it.
+// Receipt is the result of a charge.
 type Receipt struct {
 	Number string `json:"number"`
 }
@@ -43,8 +43,8 @@ func serve(ctx context.Context, providerURL string) error {
 	return shop.serve(ctx, providerURL)
 }
 
-// payment charges an order: the intent with the claim of order.placed, the call under a key that
-// never changes, the receipt with order.paid.
+// payment charges an order: the intent is written with the claim of order.placed, the provider is
+// called under a key that never changes, and the receipt is written with order.paid.
 func payment[TX any](db *database[TX], providerURL string) effects.Effect[TX, Charge, Receipt] {
 	return effects.Effect[TX, Charge, Receipt]{
 		Prepare: func(_ context.Context, _ *consumer.Work[TX], msg *message.Message) (Charge, error) {
@@ -63,8 +63,8 @@ func payment[TX any](db *database[TX], providerURL string) effects.Effect[TX, Ch
 	}
 }
 
-// ask makes the call. An error says nothing of whether the provider has charged, except that it
-// refused the request.
+// ask calls the provider. After an error the charge may or may not have happened, unless the
+// provider refused the request.
 func ask(ctx context.Context, providerURL string, key uuid.UUID, c Charge) (Receipt, error) {
 	body, err := json.Marshal(c)
 	if err != nil {
@@ -133,7 +133,7 @@ func (db *database[TX]) serve(ctx context.Context, providerURL string) error {
 	errs := make(chan error, 3)
 	for _, part := range []func(context.Context) error{router.Run, inbox.Run, relay.Run} {
 		wg.Go(func() {
-			defer stop() // none works without the others
+			defer stop() // no part works without the others
 			errs <- part(ctx)
 		})
 	}

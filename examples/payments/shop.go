@@ -17,7 +17,7 @@ import (
 	"github.com/boxpair/boxpair/store/sqlite"
 )
 
-// shop is the service's database, whichever it is.
+// shop is the service's database, on SQLite or PostgreSQL.
 type shop interface {
 	prepare(ctx context.Context) error
 	place(ctx context.Context, order string) error
@@ -46,7 +46,7 @@ var tables = []string{
 	`CREATE TABLE shipments (id text)`,
 }
 
-// open opens the database that env names.
+// open opens the database named in env.
 func open(ctx context.Context, env []string) (shop, error) {
 	value := func(name string) string {
 		i := slices.IndexFunc(env, func(e string) bool { return strings.HasPrefix(e, name+"=") })
@@ -125,7 +125,7 @@ func openSQLite(_ context.Context, path string) (shop, error) {
 
 func (db *database[TX]) close() { db.end() }
 
-// prepare makes the tables, the library's and the shop's.
+// prepare makes the library's tables and the shop's tables.
 func (db *database[TX]) prepare(ctx context.Context) error {
 	if err := db.migrate(ctx); err != nil {
 		return err

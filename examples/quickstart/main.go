@@ -1,6 +1,6 @@
 // Command quickstart is the smallest complete program for both sides: orders are placed, their
-// events leave the outbox, and handlers ship and bill each order once. It runs on a SQLite file and
-// within one process.
+// events leave the outbox, and handlers ship and bill each order once. The program runs on a SQLite
+// file, in one process.
 package main
 
 import (

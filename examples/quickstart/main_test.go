@@ -15,8 +15,8 @@ func TestQuickstartDelivers(t *testing.T) {
 	}
 }
 
-// TestReadmeShowsThisProgram finds the code of README.md in these files, except for lines that
-// return errors, which README leaves out.
+// TestReadmeShowsThisProgram finds the code of README.md in these files. README.md leaves out the
+// lines that return errors.
 func TestReadmeShowsThisProgram(t *testing.T) {
 	t.Parallel()
 	program := source(t, "main.go") + source(t, "wrap.go")
@@ -48,9 +48,9 @@ func read(t *testing.T, path string) string {
 
 var (
 	indent = regexp.MustCompile(`(?m)^[\t ]+`)
-	// check is the common return of an error, and of nothing else.
+	// check matches the common return of an error alone.
 	check = regexp.MustCompile(`(?m)^if err != nil \{\nreturn err\n\}\n`)
 )
 
-// plain returns code without indents and without checks of errors.
+// plain returns code without indentation and without checks of errors.
 func plain(code string) string { return check.ReplaceAllString(indent.ReplaceAllString(code, ""), "") }

@@ -13,8 +13,8 @@ import (
 	"github.com/boxpair/boxpair/producer"
 )
 
-// publishOrder is code that publishes today, in a transaction of its own: it is given a Watermill
-// publisher that writes to the outbox.
+// publishOrder stands for existing code that publishes in a transaction of its own. It gets a
+// Watermill publisher that writes to the outbox.
 func publishOrder(ctx context.Context, db *sql.DB, outbox *producer.Outbox[*sql.Tx], id string) (err error) {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {

@@ -1,6 +1,6 @@
-// Command rabbitmq is a service on PostgreSQL and RabbitMQ with everything that it needs in
-// production: it places orders, whose events leave its outbox, and ships them, once.
-// docs/getting-started.md goes through it.
+// Command rabbitmq is a service on PostgreSQL and RabbitMQ, ready for production: it places orders,
+// whose events leave its outbox, and ships each order once. docs/getting-started.md explains the
+// program.
 //
 //	DATABASE_URL=postgres://… AMQP_URL=amqp://… go run ./examples/rabbitmq
 package main
@@ -27,8 +27,8 @@ import (
 	"github.com/boxpair/boxpair/transport/amqp"
 )
 
-// names are what the service is called, its topic, and its handler, whose name is that of its queue
-// as well: a queue for each handler.
+// names are the names of the service, its topic and its handler. The queue is named after the
+// handler: each handler has a queue.
 type names struct{ service, topic, handler string }
 
 // shop is the service.
@@ -42,7 +42,7 @@ type shop struct {
 	router     *message.Router
 	publisher  *amqp.Publisher
 	subscriber *amqp.Subscriber
-	shipped    chan string // for this program to know when it is done
+	shipped    chan string // tells this program when it is done
 }
 
 func main() {
@@ -64,12 +64,12 @@ func migrate(ctx context.Context, pool *pgxpool.Pool) error {
 	return err
 }
 
-// connect makes the two ends of the broker. They connect when they are used.
+// connect makes the publisher and the subscriber. They connect at their first use.
 func (s *shop) connect(uri string) (err error) {
 	config := amqp.DurablePubSub(uri, s.service+"."+s.handler) // the queue is order.placed_shop.ship
 	s.publisher, err = amqp.NewPublisher(amqp.PublisherConfig{
 		AMQP: config, Logger: slog.Default(),
-		Queues: []amqp.Queue{{Topic: s.topic}}, // what is sent before a consumer's first start waits in its queue
+		Queues: []amqp.Queue{{Topic: s.topic}}, // events sent before a consumer's first start wait in its queue
 	})
 	if err != nil {
 		return err
@@ -78,7 +78,7 @@ func (s *shop) connect(uri string) (err error) {
 	return err
 }
 
-// build puts the parts together. None of them does anything yet.
+// build makes the parts of the service, without starting any.
 func (s *shop) build() (err error) {
 	store, err := postgres.New(s.pool, postgres.Config{})
 	if err != nil {
@@ -138,7 +138,7 @@ func (s *shop) ship(ctx context.Context, w *consumer.Work[pgx.Tx], msg *message.
 	return nil
 }
 
-// serve runs the parts until ctx ends, and until each has finished what it had begun.
+// serve runs the parts until ctx ends, and returns when each part has finished its running work.
 func (s *shop) serve(ctx context.Context) {
 	var parts sync.WaitGroup
 	for name, part := range map[string]func(context.Context) error{
@@ -157,7 +157,7 @@ func (s *shop) serve(ctx context.Context) {
 	parts.Wait()
 }
 
-// close closes what serve has used.
+// close closes the connections of serve.
 func (s *shop) close() error {
 	err := errors.Join(s.publisher.Close(), s.subscriber.Close())
 	s.pool.Close()
