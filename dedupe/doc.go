@@ -1,5 +1,5 @@
-// Package dedupe remembers in memory the dispatch IDs that a consumer has applied or set aside, so
-// that a duplicate is recognised without asking the database.
+// Package dedupe remembers in memory the dispatch IDs that a consumer has applied or parked, so that
+// a duplicate is recognised without asking the database.
 //
 // A [Window] is a bounded LRU cache. It may only ever say "certainly seen": for an unknown ID the
 // inbox table decides. An empty, small or new window therefore changes how fast duplicates are

@@ -1,4 +1,4 @@
-// Package choice gives settings that have a few values words, for files and the environment.
+// Package choice maps settings with a few values to words, for files and the environment.
 package choice
 
 import (
@@ -7,8 +7,7 @@ import (
 	"strings"
 )
 
-// Text returns the word of value, which is its index in words. setting is what an error begins
-// with.
+// Text returns the word at index value in words. An error begins with setting.
 func Text[T ~uint8](setting string, words []string, value T) ([]byte, error) {
 	if int(value) >= len(words) {
 		return nil, fmt.Errorf("%s: %d is none of its values", setting, value)
@@ -16,8 +15,8 @@ func Text[T ~uint8](setting string, words []string, value T) ([]byte, error) {
 	return []byte(words[value]), nil
 }
 
-// Parse sets value to the index of text in words. setting is what an error begins with; value is
-// then left as it was.
+// Parse sets value to the index of text in words. An error begins with setting, and leaves value
+// unchanged.
 func Parse[T ~uint8](setting string, words []string, text []byte, value *T) error {
 	i := slices.Index(words, string(text))
 	if i < 0 {

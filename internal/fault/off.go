@@ -10,5 +10,5 @@ const Enabled = false
 // Hit does nothing in this build.
 func Hit(context.Context, Point) error { return nil }
 
-// Reach is Hit where there is no context.
+// Reach is Hit for callers without a context.
 func Reach(Point) error { return nil }

@@ -28,8 +28,8 @@ func init() {
 	}
 }
 
-// Set replaces what is to happen where, and begins to count anew. The error names what
-// cannot be understood; then nothing changes.
+// Set replaces the plan of faults and resets the counts. On an error, which names the mistake, the
+// old plan stays.
 func Set(spec string) error {
 	rules, err := parse(spec)
 	if err != nil {
@@ -49,10 +49,10 @@ func Count(p Point) int {
 	return plan.counts[p]
 }
 
-// Reach is Hit where there is no context.
+// Reach is Hit for callers without a context.
 func Reach(p Point) error { return Hit(context.Background(), p) }
 
-// Hit notes that p was reached, and does what the plan says for it.
+// Hit counts that p was reached, and carries out the plan's action for p.
 func Hit(ctx context.Context, p Point) error {
 	plan.Lock()
 	plan.counts[p]++
@@ -69,7 +69,7 @@ func Hit(ctx context.Context, p Point) error {
 	switch r.action {
 	case actKill:
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
-		select {} // until the signal has come
+		select {} // until the signal arrives
 	case actStop:
 		_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
 	case actPanic:
@@ -82,8 +82,7 @@ func Hit(ctx context.Context, p Point) error {
 	return nil
 }
 
-// wait listens before it announces that it waits: the signal may come at once, and
-// would end the process.
+// wait listens before it announces itself: the signal may come at once, and would end the process.
 func wait(ctx context.Context, announce func()) error {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGUSR1)

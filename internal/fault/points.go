@@ -13,29 +13,29 @@ const (
 	BeforeBegin  Point = "before-begin"  // before BEGIN
 	BeforeEvent  Point = "before-event"  // after the business write, before the event's
 	BeforeCommit Point = "before-commit" // after the event's write, before COMMIT
-	Committed    Point = "committed"     // committed, and the producer does not know; an error makes the outcome unknown
+	Committed    Point = "committed"     // committed, but unknown to the producer; an error makes the outcome unknown
 	BeforeWakeup Point = "before-wakeup" // committed, relays not told
 )
 
 // The relay's points.
 const (
-	BeforeLease   Point = "before-lease"   // before a lease is asked for
+	BeforeLease   Point = "before-lease"   // before a lease is requested
 	Leased        Point = "leased"         // leased, nothing sent; an error loses the answer
 	BeforePublish Point = "before-publish" // before one message of a batch is published
 	Published     Point = "published"      // one message is published, not confirmed
-	OutcomeKnown  Point = "outcome-known"  // the outcome of one message is known, and not yet taken note of
+	OutcomeKnown  Point = "outcome-known"  // the outcome of one message is known, not yet recorded
 	BeforeMark    Point = "before-mark"    // confirmed, before the mark
 	MarkSent      Point = "mark-sent"      // the mark is sent, its answer not read
 	Marked        Point = "marked"         // the mark is committed; an error loses the answer
 	AfterMark     Point = "after-mark"     // after the mark
-	BeforePark    Point = "before-park"    // before a statement that parks, or that changes what is parked
-	Parked        Point = "parked"         // it is committed; an error loses the answer
+	BeforePark    Point = "before-park"    // before a statement that parks, or changes parked rows
+	Parked        Point = "parked"         // the parking is committed; an error loses the answer
 )
 
 // The points of the RabbitMQ transport.
 const (
 	BrokerGiven     Point = "broker-given"     // a message is written to the broker
-	BrokerConfirmed Point = "broker-confirmed" // its confirm has arrived; an error loses it
+	BrokerConfirmed Point = "broker-confirmed" // the confirm of a message has arrived; an error loses it
 	BrokerReturned  Point = "broker-returned"  // the broker has returned a message
 	BrokerBlocked   Point = "broker-blocked"   // the broker has blocked the connection
 	BrokerDelivered Point = "broker-delivered" // a message was delivered and handed out, not acknowledged
@@ -43,10 +43,10 @@ const (
 
 // The consumer's points.
 const (
-	Received            Point = "received"              // a message has come in
+	Received            Point = "received"              // a message has arrived
 	IDRead              Point = "id-read"               // its dispatch ID is read
-	WindowAsked         Point = "window-asked"          // the window was asked and does not know it
-	Claimed             Point = "claimed"               // it is claimed
+	WindowAsked         Point = "window-asked"          // the window does not know the ID
+	Claimed             Point = "claimed"               // the dispatch ID is claimed
 	BeforeHandler       Point = "before-handler"        // its handler is about to be called, with its writer
 	BeforeClaimCommit   Point = "before-claim-commit"   // the effect is written, before COMMIT
 	ClaimCommitted      Point = "claim-committed"       // committed; an error makes the outcome unknown
@@ -54,22 +54,22 @@ const (
 	WindowFilled        Point = "window-filled"         // the window is filled, the message not acknowledged
 	BeforeAck           Point = "before-ack"            // before the acknowledgement is written; an error loses it
 	BeforeMessageParked Point = "before-message-parked" // before a message is parked
-	MessageParked       Point = "message-parked"        // it is parked; an error loses the answer
+	MessageParked       Point = "message-parked"        // the message is parked; an error loses the answer
 )
 
 // The points of an effect outside the database.
 const (
-	BeforeEffect       Point = "before-effect"        // before effects are taken up
-	EffectTaken        Point = "effect-taken"         // one is taken up, the other side not asked
+	BeforeEffect       Point = "before-effect"        // before the ledger leases effects
+	EffectTaken        Point = "effect-taken"         // an effect is leased, the other side not called
 	EffectAnswered     Point = "effect-answered"      // the other side has answered; an error loses the answer
-	BeforeEffectCommit Point = "before-effect-commit" // what follows is written, before COMMIT
+	BeforeEffectCommit Point = "before-effect-commit" // the result and its events are written, before COMMIT
 	EffectCommitted    Point = "effect-committed"     // committed; an error makes the outcome unknown
 )
 
 // The janitor's points.
 const (
 	BeforeDelete Point = "before-delete" // before a deletion
-	WithinDelete Point = "within-delete" // between two steps of it
+	WithinDelete Point = "within-delete" // between two steps of a deletion
 )
 
 // The points of each part, in the order of the chain.
@@ -93,11 +93,11 @@ func Points() []Point { return slices.Concat(producer, relay, broker, consumer, 
 // OfProducer tells whether p is a point of the producer.
 func (p Point) OfProducer() bool { return slices.Contains(producer, p) }
 
-// OfConsumer tells whether p is a point of the consumer, those of its effects outside the database
-// not included.
+// OfConsumer tells whether p is a point of the consumer, without the points of effects outside the
+// database.
 func (p Point) OfConsumer() bool { return slices.Contains(consumer, p) }
 
-// Variable is the environment variable that says what happens where.
+// Variable is the environment variable with the plan of faults.
 const Variable = "BOXPAIR_FAULT"
 
 // ErrInjected is wrapped by the errors that Hit returns on request.

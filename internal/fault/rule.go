@@ -22,11 +22,11 @@ const (
 
 var actions = []action{actKill, actStop, actError, actPanic, actGoexit, actWait}
 
-// rule is what happens at one point. The zero rule does nothing.
+// rule is the action at one point. The zero rule does nothing.
 type rule struct {
 	action action
 	first  int
-	always bool // and every time after the first
+	always bool // every time from first on
 }
 
 func (r rule) due(n int) bool {

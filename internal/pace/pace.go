@@ -15,18 +15,18 @@ const (
 	least = 20
 )
 
-// New returns a pace for batches of at most most rows that should take target each, with
-// pauses so that they take the given share of the time, between 0 and 1.
+// New returns a pace for batches of at most most rows. A batch should take target, and all batches
+// together the given share of the time, between 0 and 1.
 func New(most int, target time.Duration, share float64) *Pace {
 	return &Pace{size: min(first, most), most: most, target: target, share: share}
 }
 
-// Size returns how many rows the next batch may have.
+// Size returns the maximal number of rows of the next batch.
 func (p *Pace) Size() int { return p.size }
 
-// Took takes note of how long a batch took and returns how long to wait before the
-// next. full tells that the batch had as many rows as it might have: another says little about
-// larger ones. A size at most doubles, since the first rows of a table may be the quick ones.
+// Took records the duration of a batch and returns the pause before the next one. full tells that
+// the batch had Size rows: only a full batch says something about larger ones. A size at most
+// doubles, since the first rows of a table may be the quick ones.
 func (p *Pace) Took(d time.Duration, full bool) time.Duration {
 	d = max(d, time.Microsecond)
 	fits := float64(p.size) * float64(p.target) / float64(d)

@@ -1,5 +1,5 @@
-// Package schema looks whether a store has the tables that this version of the library needs, for
-// what runs on it.
+// Package schema checks whether a store has the tables of this version of the library, for the
+// components that run on the store.
 package schema
 
 import (
@@ -7,21 +7,21 @@ import (
 	"time"
 )
 
-// Checker is a store that knows which migrations its database has.
+// Checker is a store that can tell which migrations its database lacks.
 type Checker interface {
-	// CheckSchema returns an error that says what is missing.
+	// CheckSchema returns an error that names the missing migrations, or nil.
 	CheckSchema(ctx context.Context) error
 }
 
 const (
-	// again is the time between two looks, for somebody who migrates now.
+	// again is the time between two checks, while an operator migrates.
 	again = 5 * time.Second
-	// answered is how long an answer may take.
+	// answered is how long a check may take.
 	answered = 10 * time.Second
 )
 
-// Await asks store until it answers that all is there, or until ctx ends. Each answer that is
-// another one than before is reported, nil at last. A store that is no [Checker] has all, and
+// Await asks store until no migration is missing, or until ctx ends. Each answer that differs from
+// the last one is reported, nil at the end. A store that is not a [Checker] counts as complete, and
 // nothing is reported.
 func Await(ctx context.Context, store any, report func(error)) {
 	checker, ok := store.(Checker)

@@ -17,19 +17,19 @@ import (
 	"github.com/boxpair/boxpair/internal/testenv/service"
 )
 
-// Authority signs certificates for the servers of one test. Nobody else knows it.
+// Authority signs certificates for the servers of one test. No system trusts it.
 type Authority struct {
 	t    testing.TB
 	key  *ecdsa.PrivateKey
 	cert *x509.Certificate
 	pem  []byte
-	// Pool holds the authority's certificate alone.
+	// Pool holds only the authority's certificate.
 	Pool *x509.CertPool
-	// File holds it in PEM.
+	// File is the path of the authority's certificate in PEM.
 	File string
 }
 
-// NewAuthority returns an authority of the test's own.
+// NewAuthority returns an authority for one test.
 func NewAuthority(t testing.TB) *Authority {
 	t.Helper()
 	a := &Authority{t: t, Pool: x509.NewCertPool(), File: filepath.Join(t.TempDir(), "roots.pem")}
@@ -46,7 +46,7 @@ func NewAuthority(t testing.TB) *Authority {
 	return a
 }
 
-// Issue returns the certificate of a server at a host: a name or an IP address.
+// Issue returns a certificate for a server at host, a name or an IP address.
 func (a *Authority) Issue(host string) service.TLS {
 	a.t.Helper()
 	key := newKey(a.t)

@@ -15,17 +15,17 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// The environment variables that say where a MySQL or MariaDB is.
+// The environment variables with the address of a MySQL or MariaDB server.
 const (
-	MySQLURL  = "TEST_MYSQL_URL"  // mysql://user:password@host:port, of an account that may create databases
-	MySQLFrom = "TEST_MYSQL_FROM" // else: a loopback address that answers with such a URL, and starts the server before
+	MySQLURL  = "TEST_MYSQL_URL"  // mysql://user:password@host:port, with an account that may create databases
+	MySQLFrom = "TEST_MYSQL_FROM" // otherwise: a loopback address that starts a server and answers with its URL
 )
 
-// mysqlStart bounds the wait for a server that has to be installed first.
+// mysqlStart bounds the wait for a server that must be installed first.
 const mysqlStart = 5 * time.Minute
 
-// MySQL creates an empty database on a MySQL or MariaDB and returns its DSN, in the form of
-// github.com/go-sql-driver/mysql. The database is dropped when the test ends.
+// MySQL creates an empty database on a MySQL or MariaDB server and returns its DSN, in the form of
+// github.com/go-sql-driver/mysql. The database is dropped at the end of the test.
 func MySQL(t testing.TB) string {
 	t.Helper()
 	address := os.Getenv(MySQLURL)
@@ -53,7 +53,7 @@ func MySQL(t testing.TB) string {
 	return target.FormatDSN()
 }
 
-// started asks for the server that is started when it is needed first.
+// started asks for the server, which is started at the first request.
 func started(t testing.TB, from string) string {
 	t.Helper()
 	conn, err := net.Dial("tcp", from)
@@ -72,7 +72,7 @@ func started(t testing.TB, from string) string {
 	return address
 }
 
-// mysqlConfig returns the server that a URL names.
+// mysqlConfig parses the URL of a server.
 func mysqlConfig(address string) (*mysql.Config, error) {
 	u, err := url.Parse(address)
 	if err != nil || u.Scheme != "mysql" || u.Host == "" {
@@ -87,8 +87,8 @@ func mysqlConfig(address string) (*mysql.Config, error) {
 	return cfg, nil
 }
 
-// executeMySQL runs one statement on a connection of its own. The test's context
-// ends before its clean-up does, so this takes none.
+// executeMySQL runs one statement on a connection of its own. It takes no context, since the test's
+// context ends before the test's clean-up.
 func executeMySQL(cfg *mysql.Config, statement string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), adminTimeout)
 	defer cancel()

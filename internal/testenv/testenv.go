@@ -19,7 +19,7 @@ import (
 	"github.com/boxpair/boxpair/internal/testenv/service"
 )
 
-// The environment variables that say where the servers are.
+// The environment variables with the addresses of the servers.
 const (
 	DatabaseURL = "TEST_DATABASE_URL" // a PostgreSQL role that may create databases
 	AMQP        = "TEST_AMQP_URL"     // a RabbitMQ
@@ -29,7 +29,7 @@ const (
 	NewerRabbitMQ = "TEST_RABBITMQ_NEWER" // a directory with the programs of a newer RabbitMQ than that of private nodes; may be missing
 )
 
-// What a test gives no logger says nothing: libraries log to slog.Default() then, which would fill
+// Tests without a logger of their own stay silent: libraries would log to slog.Default(), and fill
 // the output of the tests.
 func init() {
 	if testing.Testing() {
@@ -37,13 +37,12 @@ func init() {
 	}
 }
 
-// adminTimeout bounds what is done to a server around a test, on a machine
-// that many tests share.
+// adminTimeout bounds the administration of a server around a test, on a machine shared by many
+// tests.
 const adminTimeout = time.Minute
 
-// Postgres creates an empty database and returns its URL. The database is
-// dropped when the test ends, together with the connections that are still
-// open to it.
+// Postgres creates an empty database and returns its URL. The database is dropped at the end of the
+// test, together with its open connections.
 func Postgres(t testing.TB) string {
 	t.Helper()
 	admin := need(t, DatabaseURL)
@@ -52,7 +51,7 @@ func Postgres(t testing.TB) string {
 	if err != nil {
 		t.Fatalf("%s: %v", DatabaseURL, err)
 	}
-	// template0 takes no connections, so that copying it waits for nobody.
+	// template0 takes no connections, so a copy of it waits for no other session.
 	if err := execute(admin, "CREATE DATABASE "+name+" TEMPLATE template0"); err != nil {
 		t.Fatalf("create a database for the test: %v", err)
 	}
@@ -64,15 +63,15 @@ func Postgres(t testing.TB) string {
 	return target
 }
 
-// AMQPURL returns the address of the RabbitMQ that all tests share.
+// AMQPURL returns the address of the RabbitMQ shared by all tests.
 func AMQPURL(t testing.TB) string {
 	t.Helper()
 	return need(t, AMQP)
 }
 
-// Name returns a lower-case name that no other test has: the end of the test's
-// own name and random digits, at most 32 characters out of a–z, 0–9 and _,
-// starting with a letter. It is fit for a queue, a schema or a file, unquoted.
+// Name returns a unique lower-case name: the end of the test's own name and random digits, at most
+// 32 characters out of a–z, 0–9 and _, starting with a letter. The name needs no quotes as the name
+// of a queue, a schema or a file.
 func Name(t testing.TB) string {
 	t.Helper()
 	const limit = 20
@@ -92,21 +91,20 @@ func Name(t testing.TB) string {
 	return strings.TrimRight(name, "_") + "_" + random()[:10]
 }
 
-// Ctl runs rabbitmqctl against the shared RabbitMQ and returns what it printed.
-// A call takes about half a second. Nothing that concerns the node as a whole
-// belongs here; see [PrivateRabbitMQ].
+// Ctl runs rabbitmqctl against the shared RabbitMQ and returns its output. A call takes about half
+// a second. Commands that concern the whole node belong on [PrivateRabbitMQ].
 func Ctl(t testing.TB, args ...string) string {
 	t.Helper()
 	return run(t, need(t, RabbitMQCtl), args)
 }
 
-// PGTool returns the path of one of PostgreSQL's client programs, such as
-// pg_dump, that fits the server behind [Postgres].
+// PGTool returns the path of one of PostgreSQL's client programs, such as pg_dump, in a version
+// that fits the server behind [Postgres].
 func PGTool(t testing.TB, name string) string {
 	t.Helper()
 	dir := os.Getenv(PostgresBin)
 	if dir == "" {
-		dir = service.PostgresBin() // a server of the user's own
+		dir = service.PostgresBin() // for a server of the user's own
 	}
 	path := filepath.Join(dir, name)
 	if _, err := os.Stat(path); err != nil {
@@ -148,15 +146,14 @@ func PrivateRabbitMQ(t testing.TB) *Node {
 	return &Node{RabbitMQ: private(t, r, err)}
 }
 
-// PrivateRabbitMQTLS is [PrivateRabbitMQ] with a node that takes no connection without
-// TLS.
+// PrivateRabbitMQTLS is [PrivateRabbitMQ] with a node that refuses connections without TLS.
 func PrivateRabbitMQTLS(t testing.TB, c service.TLS) *Node {
 	t.Helper()
 	r, err := service.StartRabbitMQWith(t.Context(), service.RabbitMQConfig{TLS: &c})
 	return &Node{RabbitMQ: private(t, r, err)}
 }
 
-// PrivateRabbitMQManagement is [PrivateRabbitMQ] with a node that has the management API.
+// PrivateRabbitMQManagement is [PrivateRabbitMQ] with the management API.
 func PrivateRabbitMQManagement(t testing.TB) *Node {
 	t.Helper()
 	r, err := service.StartRabbitMQWith(t.Context(), service.RabbitMQConfig{Management: true})
@@ -166,14 +163,14 @@ func PrivateRabbitMQManagement(t testing.TB) *Node {
 // Node is a RabbitMQ node that belongs to one test.
 type Node struct{ *service.RabbitMQ }
 
-// Ctl runs rabbitmqctl against this node and returns what it printed.
+// Ctl runs rabbitmqctl against this node and returns its output.
 func (n *Node) Ctl(t testing.TB, args ...string) string {
 	t.Helper()
 	return run(t, n.RabbitMQ.Ctl(), args)
 }
 
-// Upgrade has the node be of the version that [NewerRabbitMQ] names when it is started again, of
-// its own without that.
+// Upgrade makes the next start of the node use the version in [NewerRabbitMQ], or the node's own
+// version if the variable is not set.
 func (n *Node) Upgrade(t testing.TB) {
 	t.Helper()
 	if bin := os.Getenv(NewerRabbitMQ); bin != "" {
@@ -183,7 +180,7 @@ func (n *Node) Upgrade(t testing.TB) {
 	}
 }
 
-// private returns a server that was started, or not, and closes it when the test ends.
+// private returns a server, closes it at the end of the test, and fails the test if err is not nil.
 func private[S interface{ Close() error }](t testing.TB, s S, err error) S {
 	t.Helper()
 	if err != nil {
@@ -197,8 +194,7 @@ func private[S interface{ Close() error }](t testing.TB, s S, err error) S {
 	return s
 }
 
-// need returns the value of an environment variable that a test cannot do
-// without.
+// need returns the value of a required environment variable.
 func need(t testing.TB, name string) string {
 	t.Helper()
 	value := os.Getenv(name)
@@ -220,8 +216,8 @@ func run(t testing.TB, program string, args []string) string {
 	return string(out)
 }
 
-// execute runs one statement on a connection of its own. The test's context
-// ends before its clean-up does, so this takes none.
+// execute runs one statement on a connection of its own. It takes no context, since the test's
+// context ends before the test's clean-up.
 func execute(url, statement string) error {
 	ctx, cancel := context.WithTimeout(context.Background(), adminTimeout)
 	defer cancel()
@@ -236,7 +232,7 @@ func execute(url, statement string) error {
 	return err
 }
 
-// withDatabase returns address with another database in it.
+// withDatabase returns address with another name of the database.
 func withDatabase(address, name string) (string, error) {
 	u, err := url.Parse(address)
 	if err != nil || u.Scheme != "postgres" && u.Scheme != "postgresql" {

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// Thief stands between clients and a PostgreSQL. It swallows the answers to some commits, and hangs
-// up. Its methods may be called from any goroutine.
+// Thief is a proxy in front of a PostgreSQL server. It swallows the answers to some commits, and
+// hangs up. Its methods may be called from any goroutine.
 type Thief struct {
 	listener net.Listener
 	server   string
@@ -19,9 +19,9 @@ type Thief struct {
 	wg       sync.WaitGroup
 }
 
-// NewThief returns a thief and the URL of the database behind it, which it reaches without TLS,
-// until the test ends. Of every COMMIT that a client sends it asks rob whether the answer is
-// swallowed, from the goroutine of its connection.
+// NewThief returns a thief and the URL of the database through it, until the test ends. The thief
+// reaches the database without TLS. For every COMMIT of a client, the goroutine of the connection
+// calls rob, which decides whether the answer is swallowed.
 func NewThief(t testing.TB, address string, rob func() bool) (*Thief, string) {
 	t.Helper()
 	u, err := url.Parse(address)
@@ -44,7 +44,7 @@ func NewThief(t testing.TB, address string, rob func() bool) (*Thief, string) {
 	return th, u.String()
 }
 
-// Stolen tells how many answers were swallowed.
+// Stolen returns the number of swallowed answers.
 func (th *Thief) Stolen() int { return int(th.stolen.Load()) }
 
 func (th *Thief) serve() {
@@ -81,7 +81,7 @@ func (th *Thief) serve() {
 	}
 }
 
-// pass copies from one to the other until one of them hangs up or look says no.
+// pass copies from one connection to the other until either hangs up or look returns false.
 func pass(to, from net.Conn, look func([]byte) bool) {
 	buf := make([]byte, 1<<16)
 	for {

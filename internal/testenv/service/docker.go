@@ -18,15 +18,15 @@ const (
 	mysqlImage    = "mysql:8.4"
 )
 
-// DockerWorks says whether a Docker daemon answers.
+// DockerWorks tells whether a Docker daemon answers.
 func DockerWorks(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	return exec.CommandContext(ctx, "docker", "version", "--format", "{{.Server.Version}}").Run() == nil
 }
 
-// pull fetches an image unless it is there, so that the time a server may take
-// to start is not spent on the network.
+// pull fetches an image unless it exists locally, so that the start timeout of a server does not
+// include the download.
 func pull(ctx context.Context, image string) error {
 	if exec.CommandContext(ctx, "docker", "image", "inspect", image).Run() == nil {
 		return nil
@@ -37,9 +37,9 @@ func pull(ctx context.Context, image string) error {
 	return nil
 }
 
-// dockerRun returns the command that runs a container in the foreground. Its
-// client hands signals on, so the container is stopped as a process is. A
-// crashed container is started again from the same volume.
+// dockerRun returns the command that runs a container in the foreground. Its client forwards
+// signals, so a container is stopped like a process. A crashed container is started again from its
+// volume.
 func dockerRun(name string, ports []int, flags ...string) *exec.Cmd {
 	args := []string{"run", "--rm", "--name", name}
 	for _, port := range ports {
@@ -48,7 +48,7 @@ func dockerRun(name string, ports []int, flags ...string) *exec.Cmd {
 	return exec.Command("docker", slices.Concat(args, flags)...)
 }
 
-// dockerRemove removes a container and its volumes, however it ended.
+// dockerRemove removes a container and its volumes, whatever their state.
 func dockerRemove(name string) {
 	ctx, cancel := context.WithTimeout(context.Background(), killGrace)
 	defer cancel()
@@ -56,9 +56,9 @@ func dockerRemove(name string) {
 	_ = exec.CommandContext(ctx, "docker", "volume", "rm", "--force", name).Run()
 }
 
-// wrap writes a script that runs one command line with the caller's arguments
-// at its end, and returns its path. It is how a tool is handed to tests,
-// whether it is a binary with an environment or lives in a container.
+// wrap writes a script that runs one command line followed by the caller's arguments, and returns
+// its path. Tests get every tool as such a script, whether the tool is a binary with an environment
+// or runs in a container.
 func wrap(dir, name string, env []string, command ...string) (string, error) {
 	var b strings.Builder
 	b.WriteString("#!/bin/sh\n")

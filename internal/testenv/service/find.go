@@ -10,9 +10,8 @@ import (
 	"strings"
 )
 
-// postgresDirs are where PostgreSQL's server binaries live besides PATH:
-// Debian, Red Hat's PGDG packages, Homebrew on ARM and on Intel, a build from
-// source.
+// postgresDirs are the directories of PostgreSQL's server binaries besides PATH: Debian, Red Hat's
+// PGDG packages, Homebrew on ARM and on Intel, a build from source.
 var postgresDirs = []string{
 	"/usr/lib/postgresql/*/bin",
 	"/usr/pgsql-*/bin",
@@ -21,8 +20,8 @@ var postgresDirs = []string{
 	"/usr/local/pgsql/bin",
 }
 
-// rabbitDirs are where RabbitMQ's own scripts live. On Debian these are not
-// the wrappers in /usr/sbin, which refuse any user but root and rabbitmq.
+// rabbitDirs are the directories of RabbitMQ's own scripts. On Debian they are not the wrappers in
+// /usr/sbin, which refuse users other than root and rabbitmq.
 var rabbitDirs = []string{
 	"/usr/lib/rabbitmq/bin",
 	"/opt/homebrew/opt/rabbitmq/sbin",
@@ -30,16 +29,16 @@ var rabbitDirs = []string{
 	"/opt/rabbitmq/sbin",
 }
 
-// PostgresBin returns the directory that holds initdb, postgres, pg_dump and
-// psql, of the newest version installed, or "" if there is none.
+// PostgresBin returns the directory with initdb, postgres, pg_dump and psql of the newest installed
+// version, or "" if no version is installed.
 func PostgresBin() string { return findDir(postgresDirs, "initdb", "postgres") }
 
-// RabbitMQBin returns the directory that holds rabbitmq-server and
-// rabbitmqctl, or "" if there is none.
+// RabbitMQBin returns the directory with rabbitmq-server and rabbitmqctl, or "" if RabbitMQ is not
+// installed.
 func RabbitMQBin() string { return findDir(rabbitDirs, "rabbitmq-server", "rabbitmqctl") }
 
-// findDir returns the directory with the highest version number in its path
-// among those that hold all of names, or the one on PATH.
+// findDir returns the directory with all of names that has the highest version number in its path,
+// or the directory on PATH.
 func findDir(patterns []string, names ...string) string {
 	var found []string
 	for _, pattern := range patterns {
@@ -65,7 +64,7 @@ func holds(dir string, names []string) bool {
 	return true
 }
 
-// version returns the first number in path, 0 without one.
+// version returns the first number in path, or 0.
 func version(path string) int {
 	start := strings.IndexAny(path, "0123456789")
 	if start < 0 {

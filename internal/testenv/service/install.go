@@ -11,13 +11,11 @@ import (
 	"syscall"
 )
 
-// Install installs the packages of the servers that are wanted and have no
-// binaries here, if it can: as root, with apt-get. Otherwise it does nothing.
-// It tells say what it does.
+// Install installs the packages of wanted servers without binaries, if it can: as root, with
+// apt-get. Otherwise it does nothing. It reports its steps to say.
 //
-// The packages would start servers of their own on the standard ports. A
-// policy-rc.d keeps them from it while they are installed; nothing here would
-// use them anyway.
+// The packages would start servers of their own on the standard ports. A policy-rc.d prevents the
+// start during the installation; the tests would not use these servers anyway.
 func Install(ctx context.Context, postgres, rabbitmq bool, say func(format string, args ...any)) error {
 	var packages []string
 	if postgres && PostgresBin() == "" {
@@ -53,7 +51,7 @@ func install(ctx context.Context, packages []string, say func(format string, arg
 	for _, args := range [][]string{{"update"}, append([]string{"install", "--yes", "--no-install-recommends"}, packages...)} {
 		cmd := exec.CommandContext(ctx, apt, args...)
 		cmd.Env = append(cmd.Environ(), "DEBIAN_FRONTEND=noninteractive")
-		// Killing it would leave half-configured packages behind.
+		// A kill would leave half-configured packages behind.
 		cmd.Cancel = func() error { return signalProcess(cmd.Process, syscall.SIGTERM) }
 		if out, failed := cmd.CombinedOutput(); failed != nil {
 			err = fmt.Errorf("apt-get %s: %w\n%s", strings.Join(args, " "), failed, out)
@@ -63,8 +61,8 @@ func install(ctx context.Context, packages []string, say func(format string, arg
 	return errors.Join(err, restore())
 }
 
-// refuseStarts makes the system refuse to start services until restore is
-// called, unless the administrator has a policy already.
+// refuseStarts makes the system refuse to start services until restore is called, unless the
+// administrator has a policy already.
 func refuseStarts(path string) (restore func() error, err error) {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o755)
 	if errors.Is(err, os.ErrExist) {

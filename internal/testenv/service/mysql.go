@@ -15,27 +15,26 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// MySQL is a private MariaDB or MySQL server, whichever is installed. Its methods must not be
-// called at once from several goroutines.
+// MySQL is a private MariaDB or MySQL server. Its methods must not be called concurrently.
 type MySQL struct {
 	server
 	url *url.URL
 }
 
-// mysqlBinaries are the programs of a server: of MariaDB, which makes its tables by a program of
-// its own, or of MySQL.
+// mysqlBinaries are the programs of a server: MariaDB's, with a separate program that makes the
+// system tables, or MySQL's.
 type mysqlBinaries struct{ server, install string }
 
-// mysqlDirs are where the programs live besides PATH: Debian, Red Hat, Homebrew on ARM and on
-// Intel, MySQL's own package.
+// mysqlDirs are the directories of the programs besides PATH: Debian, Red Hat, Homebrew on ARM and
+// on Intel, MySQL's own package.
 var mysqlDirs = []string{
 	"/usr/sbin", "/usr/bin", "/usr/libexec",
 	"/opt/homebrew/opt/mariadb*/bin", "/usr/local/opt/mariadb*/bin",
 	"/opt/homebrew/opt/mysql*/bin", "/usr/local/opt/mysql*/bin", "/usr/local/mysql/bin",
 }
 
-// findMySQL returns the programs of a server, MariaDB's if both are installed. The zero value says
-// that none is.
+// findMySQL returns the programs of a server, MariaDB's if both are installed. The zero value means
+// that neither is installed.
 func findMySQL() mysqlBinaries {
 	found := mysqlBinaries{server: findProgram("mariadbd"), install: findProgram("mariadb-install-db")}
 	if found.server != "" && found.install != "" {
@@ -52,8 +51,8 @@ func findProgram(name string) string {
 	return ""
 }
 
-// StartMySQL starts a server and returns when it accepts connections: about five seconds. 300
-// connections are allowed. The caller must Close it.
+// StartMySQL starts a server and returns when it accepts connections, after about five seconds. 300
+// connections are allowed. The caller must Close the server.
 func StartMySQL(ctx context.Context) (*MySQL, error) {
 	bin := findMySQL()
 	if bin.server == "" {
@@ -67,7 +66,7 @@ func StartMySQL(ctx context.Context) (*MySQL, error) {
 	return retry("MariaDB or MySQL", func() (*MySQL, error) { return newMySQL(ctx, bin) })
 }
 
-// URL is the address of the server with an account that may do anything:
+// URL returns the address of the server with an all-powerful account:
 // mysql://user:password@host:port/.
 func (m *MySQL) URL() string { return m.url.String() }
 
@@ -90,8 +89,7 @@ func newMySQL(ctx context.Context, bin mysqlBinaries) (_ *MySQL, err error) {
 	m.ready = m.answers
 	m.stop, m.orphaned = syscall.SIGTERM, syscall.SIGKILL
 	m.crash = func(proc *process) { proc.end(syscall.SIGKILL) }
-	// A password keeps the other users of the machine out of an account that may read and write
-	// files.
+	// A password keeps other users of the machine out of an account that may read and write files.
 	if password := token(); bin.server == "" {
 		m.inDocker(ports[0], password)
 	} else if err := m.native(ctx, bin, ports[0], password); err != nil {
@@ -100,7 +98,7 @@ func newMySQL(ctx context.Context, bin mysqlBinaries) (_ *MySQL, err error) {
 	return m, m.Start(ctx)
 }
 
-// settings are the server's, on top of its defaults. It answers under its name.
+// settings returns the server's settings on top of its defaults. The server reports its name.
 func (m *MySQL) settings(port int) []string {
 	return []string{
 		"--port=" + strconv.Itoa(port), "--report-host=" + m.name, "--skip-name-resolve", "--max-connections=300",
@@ -143,7 +141,7 @@ func (m *MySQL) native(ctx context.Context, bin mysqlBinaries, port int, passwor
 	m.run = func() *exec.Cmd {
 		return command(context.Background(), bin.server, append(m.settings(port), "--bind-address="+loopback,
 			"--socket="+filepath.Join(home.dir, "s"), "--pid-file="+filepath.Join(home.dir, "pid"), "--init-file="+accounts,
-			"--secure-file-priv="+home.dir)...) // Debian's MySQL does not start without the folder that it names by default
+			"--secure-file-priv="+home.dir)...) // Debian's MySQL does not start if its default folder is missing
 	}
 	return nil
 }
@@ -158,12 +156,12 @@ func (m *MySQL) inDocker(port int, password string) {
 	m.cleanup = func() { dockerRemove(m.name) }
 }
 
-// answers says whether this very server accepts connections.
+// answers tells whether this very server accepts connections.
 func (m *MySQL) answers(ctx context.Context) error {
 	cfg := mysql.NewConfig()
 	cfg.Net, cfg.Addr, cfg.User = "tcp", m.url.Host, m.url.User.Username()
 	cfg.Passwd, _ = m.url.User.Password()
-	cfg.Logger = &mysql.NopLogger{} // it is asked until it answers
+	cfg.Logger = &mysql.NopLogger{} // connecting is retried until the server answers
 	connector, err := mysql.NewConnector(cfg)
 	if err != nil {
 		return err

@@ -23,9 +23,9 @@ type PgBouncer struct {
 	url string
 }
 
-// StartPgBouncer starts a pooler in front of the database that target, a URL, names. Every
-// transaction gets another of the pooler's connections, in turns, so nothing of a session outlives
-// one. It needs an installed pgbouncer. The caller must Close it.
+// StartPgBouncer starts a pooler in front of the database at the URL target. Successive
+// transactions use different connections of the pooler, in turns, so no state of a session outlives
+// a transaction. The function needs an installed pgbouncer. The caller must Close the pooler.
 func StartPgBouncer(ctx context.Context, target string) (*PgBouncer, error) {
 	bin := bouncerBin()
 	if bin == "" {
@@ -34,7 +34,7 @@ func StartPgBouncer(ctx context.Context, target string) (*PgBouncer, error) {
 	return retry("PgBouncer", func() (*PgBouncer, error) { return newPgBouncer(ctx, bin, target) })
 }
 
-// URL is the address of the database that the pooler is in front of, through it.
+// URL returns the address of the database through the pooler.
 func (b *PgBouncer) URL() string { return b.url }
 
 func bouncerBin() string {
@@ -69,7 +69,7 @@ func newPgBouncer(ctx context.Context, bin, target string) (_ *PgBouncer, err er
 	if err != nil {
 		return nil, err
 	}
-	password := token() // keeps other users of the machine out, as the server's does
+	password := token() // keeps other users of the machine out
 	file, err := b.configure(u, ports[0], password, as)
 	if err != nil {
 		return nil, err
@@ -90,7 +90,7 @@ func newPgBouncer(ctx context.Context, bin, target string) (_ *PgBouncer, err er
 	return b, b.Start(ctx)
 }
 
-// configure writes the pooler's configuration and returns where it is.
+// configure writes the pooler's configuration and returns its path.
 func (b *PgBouncer) configure(target *url.URL, port int, password string, as account) (string, error) {
 	dir := filepath.Join(b.dir, "pgbouncer")
 	if err := os.Mkdir(dir, 0o700); err != nil {
@@ -127,7 +127,7 @@ default_pool_size = 60
 max_client_conn = 500
 `
 
-// answers tells whether the database is reached.
+// answers tells whether the pooler reaches the database.
 func (b *PgBouncer) answers(ctx context.Context) error {
 	cfg, err := pgx.ParseConfig(b.url)
 	if err != nil {

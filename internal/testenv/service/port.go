@@ -10,15 +10,15 @@ import (
 	"strconv"
 )
 
-// Ports are drawn below the range from which Linux takes the source ports of
-// outgoing connections: tests open thousands of those while a server boots.
+// Ports are drawn below Linux's range of source ports for outgoing connections: tests open
+// thousands of connections while a server boots.
 const (
 	firstPort = 15000
 	lastPort  = 32000
 )
 
-// FreePort returns a port of the loopback address on which nothing listens now, and that no
-// outgoing connection takes while a server that listened on it is started again.
+// FreePort returns a free port of the loopback address. No outgoing connection takes the port while
+// its server restarts.
 func FreePort() (int, error) {
 	ports, err := freePorts(1)
 	if err != nil {
@@ -27,8 +27,8 @@ func FreePort() (int, error) {
 	return ports[0], nil
 }
 
-// freePorts returns n different ports on which nothing listens now. Another
-// process may take one before it is used; whoever uses them tries again.
+// freePorts returns n different free ports. Another process may take a port before its use; callers
+// then try again.
 func freePorts(n int) ([]int, error) {
 	ports := make([]int, 0, n)
 	for range 1000 {
@@ -43,7 +43,7 @@ func freePorts(n int) ([]int, error) {
 		if err != nil {
 			continue
 		}
-		// Held open until all are found, so that no port is drawn twice.
+		// All listeners stay open until the end, so that no port is drawn twice.
 		defer l.Close()
 		ports = append(ports, port)
 	}
@@ -60,19 +60,18 @@ func draw() (int, error) {
 	return firstPort + int(n.Int64()), nil
 }
 
-// token returns a random lower-case word that no other server has.
+// token returns a random lower-case word, unique among servers.
 func token() string {
 	var b [6]byte
 	_, _ = rand.Read(b[:]) // never fails
 	return hex.EncodeToString(b[:])
 }
 
-// attempts is how often a server that exits while it starts is started again,
-// on other ports.
+// attempts is how often a server that exits during its start is started, each time on other ports.
 const attempts = 4
 
-// retry calls start, of the server that name says, until it succeeds or fails for another reason
-// than a server that exited early.
+// retry calls start until it succeeds, or fails for another reason than an early exit. name is the
+// server's name in errors.
 func retry[T any](name string, start func() (*T, error)) (*T, error) {
 	var errs []error
 	for range attempts {

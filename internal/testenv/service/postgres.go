@@ -18,11 +18,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// ErrMissing says that neither binaries nor Docker are there to run a server.
+// ErrMissing says that there are neither binaries nor a Docker daemon to run a server.
 var ErrMissing = errors.New("not installed, and Docker does not answer")
 
-// Postgres is a private PostgreSQL server. Its methods must not be called at
-// once from several goroutines.
+// Postgres is a private PostgreSQL server. Its methods must not be called concurrently.
 type Postgres struct {
 	server
 	url   string
@@ -30,30 +29,30 @@ type Postgres struct {
 	cfg   PostgresConfig
 }
 
-// PostgresConfig says how a server differs from what [StartPostgres] starts.
+// PostgresConfig is how a server differs from the server of [StartPostgres].
 type PostgresConfig struct {
-	// Bin is the directory with the server's programs. Defaults to that of the newest version
-	// installed, and to Docker without one.
+	// Bin is the directory with the server's programs. Defaults to the newest installed version,
+	// and to Docker without an installed version.
 	Bin string
-	// Settings are further settings of the server, as "name=value"; a later one wins.
-	// Defaults to none.
+	// Settings are further settings of the server, as "name=value"; a later setting wins. Defaults
+	// to none.
 	Settings []string
 	// Env is added to the environment of the server, as "NAME=value"; a server in
 	// Docker does not get it. Defaults to none.
 	Env []string
-	// TLS makes the server take no connection without TLS. It needs installed binaries.
-	// Defaults to nil: no TLS.
+	// TLS makes the server refuse connections without TLS. It needs installed binaries. Defaults to
+	// nil: no TLS.
 	TLS *TLS
 }
 
-// StartPostgres starts a PostgreSQL server and returns when it accepts
-// connections: about two seconds. Logical decoding, prepared transactions and
-// 300 connections are allowed. The caller must Close it.
+// StartPostgres starts a PostgreSQL server and returns when it accepts connections, after about two
+// seconds. Logical decoding, prepared transactions and 300 connections are allowed. The caller must
+// Close the server.
 func StartPostgres(ctx context.Context) (*Postgres, error) {
 	return StartPostgresWith(ctx, PostgresConfig{})
 }
 
-// StartPostgresWith is [StartPostgres] for a server that differs.
+// StartPostgresWith is [StartPostgres] with a configuration.
 func StartPostgresWith(ctx context.Context, cfg PostgresConfig) (*Postgres, error) {
 	bin := cmp.Or(cfg.Bin, PostgresBin())
 	if bin == "" {
@@ -70,12 +69,12 @@ func StartPostgresWith(ctx context.Context, cfg PostgresConfig) (*Postgres, erro
 	return retry("PostgreSQL", func() (*Postgres, error) { return newPostgres(ctx, bin, cfg) })
 }
 
-// URL is the address of the server's first database, postgres, as its
-// superuser, postgres. With TLS it asks for sslmode=verify-full and names no roots.
+// URL returns the address of the server's first database, postgres, as its superuser, postgres.
+// With TLS the URL has sslmode=verify-full and names no roots.
 func (p *Postgres) URL() string { return p.url }
 
-// Tools is a directory that holds psql, pg_dump and pg_restore that fit the
-// server and reach it under its URL.
+// Tools returns a directory with psql, pg_dump and pg_restore that fit the server and reach it
+// under its URL.
 func (p *Postgres) Tools() string { return p.tools }
 
 func newPostgres(ctx context.Context, bin string, cfg PostgresConfig) (_ *Postgres, err error) {
@@ -93,8 +92,8 @@ func newPostgres(ctx context.Context, bin string, cfg PostgresConfig) (_ *Postgr
 	if err != nil {
 		return nil, err
 	}
-	// A password keeps the other users of the machine out of a superuser's
-	// account, which runs programs as whoever runs the tests.
+	// A password keeps other users of the machine out of the superuser's account, which can run
+	// programs as the user of the tests.
 	password := token()
 	p.at(ports[0], password)
 
@@ -109,7 +108,7 @@ func newPostgres(ctx context.Context, bin string, cfg PostgresConfig) (_ *Postgr
 	return p, p.Start(ctx)
 }
 
-// at says where the server is going to listen, and how it ends.
+// at sets the address of the server, and the ways to end it.
 func (p *Postgres) at(port int, password string) {
 	mode := "disable"
 	if p.cfg.TLS != nil {
@@ -121,12 +120,12 @@ func (p *Postgres) at(port int, password string) {
 	}).String()
 	p.ready = p.answers
 	p.stop, p.orphaned = syscall.SIGINT, syscall.SIGQUIT
-	// An immediate shutdown is a crash that waits for no one and leaves no
-	// child behind: no checkpoint, and recovery from the log at the next start.
+	// An immediate shutdown is a crash: no checkpoint, no waiting, no child left behind, and
+	// recovery from the log at the next start.
 	p.crash = func(proc *process) { proc.end(syscall.SIGQUIT) }
 }
 
-// settings are the server's, on top of its defaults.
+// settings returns the server's settings on top of its defaults.
 func (p *Postgres) settings(port int) []string {
 	var args []string
 	for _, setting := range append([]string{
@@ -152,8 +151,8 @@ func (p *Postgres) native(ctx context.Context, bin string, port int, password st
 	if err := home.as.own(secret); err != nil {
 		return err
 	}
-	// The password is hashed once: SCRAM's thousands of times cost each connection
-	// milliseconds on both sides, and tests open thousands.
+	// The password is hashed once: SCRAM's thousands of iterations cost each connection
+	// milliseconds on both sides, and tests open thousands of connections.
 	initdb := home.command(ctx, "initdb", "-D", home.data(), "-U", "postgres", "--encoding=UTF8", "--locale=C",
 		"--auth=md5", "--pwfile="+secret, "--no-sync")
 	if out, err := initdb.CombinedOutput(); err != nil {
@@ -168,7 +167,7 @@ func (p *Postgres) native(ctx context.Context, bin string, port int, password st
 	return nil
 }
 
-// encrypt makes the server in home take connections with TLS only.
+// encrypt makes the server in home refuse connections without TLS.
 func (p *Postgres) encrypt(home home) error {
 	files, err := p.cfg.TLS.write(home.dir, home.as)
 	if err != nil {
@@ -183,7 +182,7 @@ func (p *Postgres) encrypt(home home) error {
 	return home.as.own(hba)
 }
 
-// runs says how the server in home is run.
+// runs sets the command that runs the server in home.
 func (p *Postgres) runs(home home, port int) {
 	p.run = func() *exec.Cmd {
 		cmd := home.command(context.Background(), "postgres", append(p.settings(port),
@@ -193,7 +192,7 @@ func (p *Postgres) runs(home home, port int) {
 	}
 }
 
-// home is where a server's programs run, and as whom.
+// home is the directory, the programs and the account of a server.
 type home struct {
 	dir, bin string
 	as       account
@@ -231,7 +230,7 @@ func (p *Postgres) inDocker(port int, password string) error {
 			return err
 		}
 	}
-	// The port is the same inside, so that a URL means the same to the tools.
+	// The port is equal inside and outside, so that the tools can use one URL.
 	p.run = func() *exec.Cmd {
 		return dockerRun(p.name, []int{port}, append([]string{
 			"--env", "POSTGRES_PASSWORD=" + password, "--volume", p.name + ":/var/lib/postgresql/data", postgresImage,
@@ -241,7 +240,7 @@ func (p *Postgres) inDocker(port int, password string) error {
 	return nil
 }
 
-// answers says whether this very server accepts connections.
+// answers tells whether this very server accepts connections.
 func (p *Postgres) answers(ctx context.Context) error {
 	cfg, err := pgx.ParseConfig(p.url)
 	if err != nil {
@@ -265,7 +264,7 @@ func (p *Postgres) answers(ctx context.Context) error {
 	return nil
 }
 
-// account is whom PostgreSQL runs as; the zero value is the current user.
+// account is the user that runs PostgreSQL; the zero value is the current user.
 type account struct {
 	other    bool
 	uid, gid int
@@ -301,7 +300,7 @@ func (a account) apply(cmd *exec.Cmd) {
 	}
 }
 
-// OwnedByPostgres gives a directory to the account that servers run as.
+// OwnedByPostgres gives a directory to the account that runs servers.
 func OwnedByPostgres(dir string) error {
 	as, err := unprivileged()
 	if err != nil {

@@ -8,10 +8,9 @@ import (
 	"net/url"
 )
 
-// Standby starts a copy of a running server that follows it: asynchronously,
-// so that what the first one has committed and not sent yet is not there. It answers queries;
-// SELECT pg_promote() makes it a server of its own, on another timeline. It needs
-// installed binaries. The caller must Close it.
+// Standby starts an asynchronous copy of a running server: commits that were not sent yet are
+// missing in the copy. The copy answers queries; SELECT pg_promote() makes it an independent
+// server, on another timeline. It needs installed binaries. The caller must Close the copy.
 func (p *Postgres) Standby(ctx context.Context) (*Postgres, error) {
 	bin := cmp.Or(p.cfg.Bin, PostgresBin())
 	if bin == "" {

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// killGrace is how long a process may take to end after it was asked to.
+// killGrace is how long a process may take to end after a signal.
 const killGrace = 20 * time.Second
 
 // process is a running command. A goroutine of its own waits for its end.
@@ -21,12 +21,11 @@ type process struct {
 	cmd  *exec.Cmd
 	log  string
 	done chan struct{}
-	err  error // how it ended; written before done is closed
+	err  error // result of the process; written before done is closed
 }
 
-// start runs cmd with its output appended to the file log, in a process group
-// of its own. The kernel sends orphaned to it when this process dies, where
-// the system can do that.
+// start runs cmd in a process group of its own, with its output appended to the file log. On
+// systems that support it, the kernel sends orphaned to the command when this process dies.
 func start(cmd *exec.Cmd, log string, orphaned syscall.Signal) (*process, error) {
 	out, err := os.OpenFile(log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
@@ -39,8 +38,8 @@ func start(cmd *exec.Cmd, log string, orphaned syscall.Signal) (*process, error)
 	p := &process{cmd: cmd, log: log, done: make(chan struct{})}
 	started := make(chan error, 1)
 	go func() {
-		// The death signal comes when the thread that forked ends, not the
-		// process, so that thread waits for the child.
+		// The death signal comes when the forking thread ends, and not the process, so the thread
+		// waits for the child.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		defer close(p.done)
@@ -57,8 +56,8 @@ func start(cmd *exec.Cmd, log string, orphaned syscall.Signal) (*process, error)
 	return p, nil
 }
 
-// end sends sig, waits, and kills what is left of the process group. It reports
-// nothing: after it the process is gone, which is all that callers need.
+// end sends sig, waits, and kills the rest of the process group. It returns no error: callers only
+// need the process to be gone.
 func (p *process) end(sig syscall.Signal) {
 	if p == nil {
 		return
@@ -74,7 +73,7 @@ func (p *process) end(sig syscall.Signal) {
 	<-p.done
 }
 
-// exited says whether the process has ended.
+// exited tells whether the process has ended.
 func (p *process) exited() bool {
 	select {
 	case <-p.done:
@@ -84,12 +83,12 @@ func (p *process) exited() bool {
 	}
 }
 
-// errExited marks the error of a server that ended before it was ready, which
-// is what a lost race for a port looks like.
+// errExited marks the error of a server that ended before it was ready, as after a lost race for a
+// port.
 var errExited = errors.New("server exited before it was ready")
 
-// await calls probe until it succeeds, the process ends or ctx is done. A probe whose
-// process has ended is not waited for: whoever has its port may never answer.
+// await calls probe until it succeeds, the process ends or ctx is done. The end of the process
+// cancels a running probe, since another server on the port may never answer.
 func (p *process) await(ctx context.Context, probe func(context.Context) error) error {
 	living, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -124,7 +123,7 @@ func orElse(err, other error) error {
 	return err
 }
 
-// tail returns the last lines of a log, for an error that has to say why.
+// tail returns the last lines of a log, for errors.
 func tail(path string) string {
 	f, err := os.Open(path)
 	if err != nil {

@@ -2,5 +2,5 @@ package service
 
 import "syscall"
 
-// signalOrphan has the kernel send a signal to a process whose parent ends.
+// signalOrphan makes the kernel send a signal to the process when its parent ends.
 func signalOrphan(attr *syscall.SysProcAttr, orphaned syscall.Signal) { attr.Pdeathsig = orphaned }

@@ -4,5 +4,5 @@ package service
 
 import "syscall"
 
-// signalOrphan does nothing: other kernels send no such signal.
+// signalOrphan does nothing: other kernels have no signal for orphans.
 func signalOrphan(*syscall.SysProcAttr, syscall.Signal) {}

@@ -13,7 +13,7 @@ func detach(*exec.Cmd, syscall.Signal) {}
 
 func runAs(*exec.Cmd, uint32, uint32) {}
 
-// signalProcess kills: other systems have no gentler way that all servers know.
+// signalProcess kills: other systems have no gentler signal that all servers understand.
 func signalProcess(p *os.Process, _ syscall.Signal) error { return p.Kill() }
 
 func killGroup(p *os.Process) { _ = p.Kill() }

@@ -16,7 +16,7 @@ func detach(cmd *exec.Cmd, orphaned syscall.Signal) {
 	signalOrphan(cmd.SysProcAttr, orphaned)
 }
 
-// runAs makes cmd run as another user. Only root can do that.
+// runAs makes cmd run as another user. It needs root.
 func runAs(cmd *exec.Cmd, uid, gid uint32) {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}

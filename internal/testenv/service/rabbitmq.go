@@ -14,8 +14,7 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// RabbitMQ is a private RabbitMQ node. Its methods must not be called at once
-// from several goroutines.
+// RabbitMQ is a private RabbitMQ node. Its methods must not be called concurrently.
 type RabbitMQ struct {
 	server
 	url   string
@@ -27,29 +26,27 @@ type RabbitMQ struct {
 	management bool
 }
 
-// rabbitPorts are what one node listens on. The command line tools listen, too:
-// without a range of their own, eleven of them exhaust a machine.
+// rabbitPorts are the ports of one node. The command line tools listen too: without a range of
+// their own, eleven tools exhaust a machine.
 type rabbitPorts struct{ amqp, dist, epmd, ctl, management int }
 
 const ctlPorts = 100
 
-// StartRabbitMQ starts a RabbitMQ node and returns when it accepts
-// connections: about six seconds. The user guest may log in from loopback. The
-// caller must Close it.
+// StartRabbitMQ starts a RabbitMQ node and returns when it accepts connections, after about six
+// seconds. The user guest may log in from loopback. The caller must Close the node.
 func StartRabbitMQ(ctx context.Context) (*RabbitMQ, error) {
 	return StartRabbitMQWith(ctx, RabbitMQConfig{})
 }
 
-// RabbitMQConfig says what a node has besides.
+// RabbitMQConfig configures a node.
 type RabbitMQConfig struct {
-	// TLS, if it is not nil, has the node take no connection without TLS. It needs installed
-	// binaries.
+	// TLS, if not nil, makes the node refuse connections without TLS. It needs installed binaries.
 	TLS *TLS
 	// Management enables the plugin rabbitmq_management.
 	Management bool
 }
 
-// StartRabbitMQWith is [StartRabbitMQ] for a node of another kind.
+// StartRabbitMQWith is [StartRabbitMQ] with a configuration.
 func StartRabbitMQWith(ctx context.Context, c RabbitMQConfig) (*RabbitMQ, error) {
 	bin := RabbitMQBin()
 	if bin == "" {
@@ -66,15 +63,16 @@ func StartRabbitMQWith(ctx context.Context, c RabbitMQConfig) (*RabbitMQ, error)
 	return retry("RabbitMQ", func() (*RabbitMQ, error) { return newRabbitMQ(ctx, bin, c) })
 }
 
-// URL is the address of the virtual host / for the user guest: amqp://, or amqps:// with TLS.
+// URL returns the address of the virtual host / for the user guest: amqp://, or amqps:// with TLS.
 func (r *RabbitMQ) URL() string { return r.url }
 
-// ManagementURL is the address of the management API for the user guest, of a node that has it.
+// ManagementURL returns the address of the management API for the user guest, if the API is
+// enabled.
 func (r *RabbitMQ) ManagementURL() string {
 	return fmt.Sprintf("http://guest:guest@%s:%d", loopback, r.ports.management)
 }
 
-// plugins is the file of those that are enabled.
+// plugins returns the file of enabled plugins.
 func (r *RabbitMQ) plugins() string {
 	if r.management {
 		return "[rabbitmq_management].\n"
@@ -82,8 +80,8 @@ func (r *RabbitMQ) plugins() string {
 	return "[].\n"
 }
 
-// Start is that of every server. A node that does not come up is started a second time: now and
-// then, on a busy machine, Erlang's kernel ends or waits for ever before RabbitMQ has begun.
+// Start starts the node like any server, and a second time if the first start fails: on a busy
+// machine Erlang's kernel sometimes ends or hangs before RabbitMQ has begun.
 func (r *RabbitMQ) Start(ctx context.Context) error {
 	first := r.server.Start(ctx)
 	if first == nil || ctx.Err() != nil {
@@ -95,21 +93,21 @@ func (r *RabbitMQ) Start(ctx context.Context) error {
 	return nil
 }
 
-// Ctl is the path of a script that runs rabbitmqctl against this node.
+// Ctl returns the path of a script that runs rabbitmqctl against this node.
 func (r *RabbitMQ) Ctl() string { return r.ctl }
 
-// settle has a node write what it holds back of its definitions. Mnesia logs the commit of a queue,
-// and that it is valid, in two steps. A declaration is answered when the first is on disk; without
-// the second the commit is undone after a crash, and it stays in memory for up to two seconds. Ra
-// keeps the names of quorum queues for half a second.
+// settle makes a node write its pending definitions. Mnesia logs the commit of a queue, and the
+// validity of the commit, in two steps. A declaration is answered when the first step is on disk;
+// the second step stays in memory for up to two seconds, and without it a crash undoes the commit.
+// Ra keeps the names of quorum queues in memory for half a second.
 const settle = `case whereis(mnesia_recover) of
 	undefined -> ok;
 	_ -> ok = mnesia_recover:sync(), ok = disk_log:sync(latest_log)
 end, _ = [dets:sync(T) || T <- dets:all()], ok.`
 
-// Settle returns when the queues, exchanges and bindings that were declared before it are on disk,
-// which a declaration that has been answered does not mean. What was confirmed into a queue that a
-// Crash takes is lost with it.
+// Settle returns when the queues, exchanges and bindings declared before it are on disk; an
+// answered declaration alone may not be. If a Crash takes a queue, the messages confirmed into it
+// are lost too.
 func (r *RabbitMQ) Settle(ctx context.Context) error {
 	if out, err := exec.CommandContext(ctx, r.ctl, "eval", settle).CombinedOutput(); err != nil {
 		return fmt.Errorf("settle RabbitMQ: %w\n%s", err, out)
@@ -152,7 +150,7 @@ func newRabbitMQ(ctx context.Context, bin string, c RabbitMQConfig) (_ *RabbitMQ
 	return r, r.Start(ctx)
 }
 
-// config is the node's whole configuration file.
+// config returns the node's configuration file.
 func (r *RabbitMQ) config(address string) string {
 	listeners := fmt.Sprintf("listeners.tcp.1 = %s:%d", address, r.ports.amqp)
 	if r.tls != nil {
@@ -186,8 +184,8 @@ func (r *RabbitMQ) native(bin string) error {
 	return r.use(bin, env)
 }
 
-// Use has the node run the programs in bin from its next Start on: another version, with the data
-// that is there. It needs installed binaries.
+// Use makes the node run the programs in bin from its next Start on: another version, with the
+// existing data. It needs installed binaries.
 func (r *RabbitMQ) Use(bin string) error {
 	if r.epmd == nil {
 		return errors.New("a node in Docker keeps its version")
@@ -205,8 +203,8 @@ func (r *RabbitMQ) use(bin string, env []string) (err error) {
 	}
 	r.run = func() *exec.Cmd {
 		cmd := exec.Command(filepath.Join(bin, "rabbitmq-server"))
-		// Allowing input makes the script replace itself by the node, so that
-		// signals reach it; -noinput takes the permission back.
+		// With input allowed, the script replaces itself by the node, so that signals reach the
+		// node; -noinput then disallows input.
 		cmd.Env = append(cmd.Environ(), append(env, "RABBITMQ_ALLOW_INPUT=1", "RABBITMQ_SERVER_START_ARGS=-noinput")...)
 		cmd.Dir = r.dir
 		return cmd
@@ -214,11 +212,11 @@ func (r *RabbitMQ) use(bin string, env []string) (err error) {
 	return nil
 }
 
-// in returns the path of a file of the node's.
+// in returns the path of a file of the node.
 func (r *RabbitMQ) in(name string) string { return filepath.Join(r.dir, name) }
 
-// environment writes the node's configuration and returns what makes the node
-// and its tools use that and nothing else.
+// environment writes the node's configuration and returns the variables that make the node and its
+// tools use only this configuration.
 func (r *RabbitMQ) environment() ([]string, error) {
 	in := r.in
 	if r.tls != nil {
@@ -256,8 +254,8 @@ func (r *RabbitMQ) environment() ([]string, error) {
 	}, nil
 }
 
-// startEpmd runs Erlang's port mapper in the foreground. A node that finds none
-// starts one that outlives it.
+// startEpmd runs Erlang's port mapper in the foreground. Otherwise a node would start a port mapper
+// that outlives the node.
 func (r *RabbitMQ) startEpmd(env []string) error {
 	path, err := exec.LookPath("epmd")
 	if err != nil {
@@ -296,7 +294,7 @@ func (r *RabbitMQ) inDocker() (err error) {
 	return nil
 }
 
-// answers says whether this very node accepts connections.
+// answers tells whether this very node accepts connections.
 func (r *RabbitMQ) answers(context.Context) error {
 	config := amqp.Config{Dial: amqp.DefaultDial(5 * time.Second)}
 	if r.tls != nil {

@@ -13,17 +13,17 @@ import (
 // startTimeout bounds one attempt to start a server, on a busy machine.
 const startTimeout = 2 * time.Minute
 
-// server is what both kinds of server share: a directory, a way to run it, a
-// way to ask whether it is ready, and the process that runs now.
+// server is the common part of all servers: a directory, a command, a probe of readiness, and the
+// running process.
 type server struct {
-	name  string // unique; the server answers under it
-	dir   string // everything that it writes
+	name  string // unique; the server answers under this name
+	dir   string // all files of the server
 	log   string
 	run   func() *exec.Cmd
 	ready func(context.Context) error
 
 	stop     syscall.Signal // asks for an orderly end
-	orphaned syscall.Signal // what the kernel sends when this process dies
+	orphaned syscall.Signal // sent by the kernel when this process dies
 	crash    func(*process)
 	cleanup  func() // after the process has ended, before dir is removed
 
@@ -36,15 +36,15 @@ func newServer(kind string) (*server, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Servers that run as another user have to reach their own directory in it.
+	// Servers that run as another user must reach their own directory below dir.
 	if err := os.Chmod(dir, 0o711); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
 	return &server{name: name, dir: dir, log: filepath.Join(dir, "log")}, nil
 }
 
-// Start runs the server and returns when it answers. It is for a server that
-// was stopped by Crash; a server is returned started.
+// Start runs the server and returns when it answers. Call it after Crash or Stop; a new server is
+// running already.
 func (s *server) Start(ctx context.Context) error {
 	if s.proc != nil && !s.proc.exited() {
 		return errors.New(s.name + " runs already")
@@ -63,30 +63,29 @@ func (s *server) Start(ctx context.Context) error {
 	return nil
 }
 
-// Crash ends the server at once, without a shutdown of any kind, and returns
-// when its processes are gone. [server.Start] brings it back on the same port
-// with what it had written.
+// Crash ends the server at once, without any shutdown, and returns when its processes are gone.
+// [server.Start] restarts it on its port with its written data.
 func (s *server) Crash() { s.crash(s.proc) }
 
-// Stop ends the server in its orderly way, and returns when its processes are
-// gone. [server.Start] brings it back.
+// Stop shuts the server down in order, and returns when its processes are gone. [server.Start]
+// restarts it.
 func (s *server) Stop() { s.proc.end(s.stop) }
 
-// Pause stops the server's main process where it stands, and Resume lets it go on. Only
-// RabbitMQ has no other process.
+// Pause stops the server's main process with a signal, and Resume continues it. Only RabbitMQ has
+// no other process.
 func (s *server) Pause() error { return pause(s.proc.cmd.Process) }
 
-// Resume lets a server go on that was paused.
+// Resume continues a paused server.
 func (s *server) Resume() error { return resume(s.proc.cmd.Process) }
 
-// Dir is the directory in which the server keeps everything. It is removed with it.
+// Dir returns the directory with all files of the server. Close removes it.
 func (s *server) Dir() string { return s.dir }
 
-// Log is the file to which the server writes its output.
+// Log returns the file with the output of the server.
 func (s *server) Log() string { return s.log }
 
-// Close stops the server and removes everything that it wrote. The server
-// cannot be started again. Closing twice is harmless.
+// Close stops the server and removes all its files. The server cannot be started again. A second
+// Close is harmless.
 func (s *server) Close() error {
 	s.proc.end(s.stop)
 	s.proc = nil

@@ -8,21 +8,21 @@ import (
 	"path/filepath"
 )
 
-// TLS is what a server needs to speak TLS, in PEM.
+// TLS is a server's certificate, key and roots in PEM.
 type TLS struct {
 	Certificate, Key []byte
-	// Roots are the certificates of the authority that has signed Certificate.
+	// Roots are the certificates of the authority that signed Certificate.
 	Roots []byte
-	// Host is a name or an address that Certificate is for.
+	// Host is a name or an address in Certificate.
 	Host string
 }
 
-// tlsFiles are where a server finds its TLS.
+// tlsFiles are the paths of a server's TLS files.
 type tlsFiles struct{ certificate, key, roots string }
 
 var errNoTLSInDocker = errors.New("TLS is set up for installed binaries only, not in Docker")
 
-// write puts the files into dir, for the account that a server runs as.
+// write writes the files into dir, for the account that runs the server.
 func (c *TLS) write(dir string, as account) (tlsFiles, error) {
 	in := func(name string) string { return filepath.Join(dir, name) }
 	files := tlsFiles{certificate: in("server.pem"), key: in("server.key"), roots: in("roots.pem")}
@@ -39,8 +39,8 @@ func (c *TLS) write(dir string, as account) (tlsFiles, error) {
 	return files, nil
 }
 
-// client is the configuration of a client that looks for this very server. It knows which
-// name the certificate is for, whatever the address is.
+// client returns the configuration of a client for this very server. It checks the name in the
+// certificate, whatever address the client dials.
 func (c *TLS) client() *tls.Config {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(c.Roots)

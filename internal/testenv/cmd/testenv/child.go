@@ -6,9 +6,9 @@ import (
 	"syscall"
 )
 
-// child runs command in a process group of its own, hands signals to the whole
-// group, and returns its exit status. The group matters: go test leaves its
-// test binaries running when it is terminated.
+// child runs command in a process group of its own, forwards signals to the whole group, and
+// returns the command's exit status. The group matters: go test leaves its test binaries running
+// when it is terminated.
 func child(command, vars []string, signals <-chan os.Signal) int {
 	cmd := exec.Command(command[0], command[1:]...)
 	cmd.Env = append(os.Environ(), vars...)

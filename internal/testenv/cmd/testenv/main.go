@@ -1,23 +1,21 @@
-// Command testenv runs a command with a private PostgreSQL and a private
-// RabbitMQ, which it starts before and removes after:
+// Command testenv runs a command with a private PostgreSQL and a private RabbitMQ, which are
+// started before the command and removed after it:
 //
 //	go run ./internal/testenv/cmd/testenv -- go test -race ./...
 //
-// The command finds them through TEST_DATABASE_URL, TEST_AMQP_URL, TEST_RABBITMQCTL and
-// TEST_PG_BIN. Where TEST_DATABASE_URL or TEST_AMQP_URL is set already, that server is used and
-// none is started in its place. A MariaDB or MySQL is started when a test asks for it first, at the
-// address in TEST_MYSQL_FROM, unless TEST_MYSQL_URL is set. TMPDIR is a directory that is removed
-// in the end. Without a command it prints the variables and waits to be interrupted.
+// The command gets TEST_DATABASE_URL, TEST_AMQP_URL, TEST_RABBITMQCTL and TEST_PG_BIN. If
+// TEST_DATABASE_URL or TEST_AMQP_URL is already set, that server is used and no server is started
+// in its place. A MariaDB or MySQL is started at the first request of a test to the address in
+// TEST_MYSQL_FROM, unless TEST_MYSQL_URL is set. TMPDIR is a directory that is removed in the end.
+// Without a command testenv prints the variables and waits for an interrupt.
 //
-// The servers run from installed binaries; of several versions of PostgreSQL the newest, or the one
-// whose programs are in the directory of the flag -postgres. Missing ones are installed with
-// apt-get where that is possible (root on Debian or a relative of it); failing that, the servers
-// run in Docker.
+// The servers run from installed binaries: the newest version of PostgreSQL, or the version in the
+// directory of the flag -postgres. Missing servers are installed with apt-get if possible (root on
+// Debian or a relative of it), and otherwise run in Docker.
 //
-// The exit status is the command's; 128 and the number of the signal if one
-// ended it; 127 if it could not be started, 1 if a server could not, 2 for wrong
-// usage. An interrupt is handed to the command and everything that it has
-// started, a second one kills them.
+// The exit status is the command's; 128 and the number of the signal that ended the command; 127 if
+// the command could not be started, 1 if a server could not be started, 2 for wrong usage. An
+// interrupt is forwarded to the command and its processes; a second interrupt kills them.
 package main
 
 import (
@@ -74,7 +72,7 @@ func run(postgresBin string, command []string) int {
 	return child(command, env.vars, signals)
 }
 
-// environment is what was started, and the variables that say where it is.
+// environment holds the started servers and the variables with their addresses.
 type environment struct {
 	postgresBin string // "" for the newest
 
@@ -83,8 +81,8 @@ type environment struct {
 	closers []func() error
 }
 
-// startUnlessInterrupted starts what the environment does not name already. It
-// returns env with what runs, also when it fails.
+// startUnlessInterrupted starts the servers that the process's environment does not name. It
+// returns env with the running servers, also on an error.
 func startUnlessInterrupted(env *environment, signals <-chan os.Signal) (*environment, error) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
@@ -99,12 +97,12 @@ func startUnlessInterrupted(env *environment, signals <-chan os.Signal) (*enviro
 	}
 }
 
-// start starts the servers side by side.
+// start starts the servers at once.
 func (e *environment) start(ctx context.Context) error {
 	postgres := os.Getenv(testenv.DatabaseURL) == ""
 	rabbitmq := os.Getenv(testenv.AMQP) == ""
 	if err := service.Install(ctx, postgres, rabbitmq, say); err != nil {
-		say("%v", err) // Docker may do
+		say("%v", err) // Docker may still work
 	}
 	var (
 		wg   sync.WaitGroup
@@ -150,8 +148,8 @@ func (e *environment) add(closer func() error, vars ...string) {
 	e.vars = append(e.vars, vars...)
 }
 
-// addScratch gives the command a temporary directory that is removed with the
-// servers, because a test that is killed cannot remove what it made.
+// addScratch gives the command a temporary directory that is removed with the servers, since a
+// killed test cannot remove its files.
 func (e *environment) addScratch() error {
 	dir, err := os.MkdirTemp("", "boxpair-scratch-")
 	if err != nil {
@@ -161,7 +159,7 @@ func (e *environment) addScratch() error {
 	return os.Chmod(dir, 0o711) // servers that run as another user pass through
 }
 
-// close stops the servers side by side and removes what they wrote.
+// close stops the servers at once and removes their files.
 func (e *environment) close() {
 	var wg sync.WaitGroup
 	for _, closer := range e.closers {

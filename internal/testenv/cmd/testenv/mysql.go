@@ -12,8 +12,8 @@ import (
 	"github.com/boxpair/boxpair/internal/testenv/service"
 )
 
-// offerMySQL answers who asks with the address of a MariaDB or MySQL, which is started for the
-// first one: few packages need it, and it takes seconds.
+// offerMySQL answers each request with the address of a MariaDB or MySQL server. The server is
+// started at the first request: few packages need it, and its start takes seconds.
 func (e *environment) offerMySQL() error {
 	if os.Getenv(testenv.MySQLURL) != "" {
 		return nil
@@ -32,7 +32,7 @@ func (e *environment) offerMySQL() error {
 				return
 			}
 			wg.Go(func() {
-				_, _ = conn.Write([]byte(o.answer(ctx))) // whoever asked may be gone
+				_, _ = conn.Write([]byte(o.answer(ctx))) // the client may be gone
 				_ = conn.Close()
 			})
 		}
@@ -46,7 +46,7 @@ func (e *environment) offerMySQL() error {
 	return nil
 }
 
-// offer is a server that is started when it is needed first.
+// offer is a server that is started on demand.
 type offer struct {
 	once   sync.Once
 	server *service.MySQL
@@ -56,7 +56,7 @@ type offer struct {
 func (o *offer) answer(ctx context.Context) string {
 	o.once.Do(func() {
 		if err := service.InstallMySQL(ctx, say); err != nil {
-			say("%v", err) // Docker may do
+			say("%v", err) // Docker may still work
 		}
 		o.server, o.err = service.StartMySQL(ctx)
 		if errors.Is(o.err, service.ErrMissing) {
