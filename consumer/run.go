@@ -228,7 +228,7 @@ func (p *parkedPool[TX]) failed(ctx context.Context, err error) time.Duration {
 	p.failures++
 	p.h.invalidateAfter(err)
 	p.notBefore = time.Now().Add(wait)
-	p.h.log.WarnContext(ctx, "parked messages cannot be parkedResult up", "error", err)
+	p.h.log.WarnContext(ctx, "parked messages cannot be taken up", "error", err)
 	return wait
 }
 
