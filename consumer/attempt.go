@@ -26,8 +26,9 @@ type attempt struct {
 // claimedFunc runs the handler in a transaction that has claimed or locked the message.
 type claimedFunc[TX any] func(ctx context.Context, tx TX, in *incoming) error
 
-// try runs apply in a transaction that ends by its own deadline, not with ctx: a closing router
-// cancels the contexts of messages whose handlers still run. It returns when the handler has.
+// try makes one attempt: apply has the store run the handler in a transaction. The deadline is
+// HandlerConfig.Timeout, not the end of ctx: a closing router cancels the contexts of messages whose
+// handlers still run. try returns after the handler.
 func (h *Handler[TX]) try(ctx context.Context, optimistic bool, apply func(context.Context, claimedFunc[TX]) (inbox.Verdict, error)) attempt {
 	ctx, cancel := h.operation(ctx)
 	defer cancel()
@@ -61,7 +62,7 @@ func (h *Handler[TX]) try(ctx context.Context, optimistic bool, apply func(conte
 	switch {
 	case !optimistic:
 		a.overran = a.ran && ctx.Err() != nil
-	case a.overran: // the claim may have waited, not the handler: the next attempt claims first, and tells
+	case a.overran: // perhaps the claim took the time: only an error of the handler counts, and the next attempt claims first
 		a.overran = a.err != nil && h.inbox.store.Classify(a.err) == inbox.HandlerError
 	}
 	return a
@@ -189,7 +190,7 @@ type handling interface {
 func (h *Handler[TX]) retryLoop(ctx context.Context, p *progress, m handling, a attempt) error {
 	for {
 		if a.ran {
-			p.txEnded = false // the claim was free, so the transaction that a handler has ended was not committed
+			p.txEnded = false // the handler ran, so the claim was made anew: what an earlier run ended was not committed
 		}
 		step := h.judge(a, p)
 		switch step {

@@ -18,7 +18,7 @@ type delivery struct {
 
 	in          *incoming
 	redelivered bool // the transport marked the message as redelivered
-	suspect     bool // the handler may have begun the message before without returning
+	suspect     bool // an earlier run of the handler with this message may not have returned: its process died
 	attempted   bool
 
 	term  dedupe.Term
@@ -72,7 +72,8 @@ func (m freshMessage[TX]) failed(ctx context.Context, a attempt, step nextStep) 
 	h, d := m.h, m.d
 	switch {
 	case step == askAgain && !d.commitUnknown:
-		// At once, on another connection: the claim waits for the end of the old transaction.
+		// Without a pause: the new claim, on another connection, waits until the old transaction has
+		// ended.
 		h.noteDatabaseError(&d.progress, a.err)
 		return true, nil
 	case step == askAgain, step == retryUncounted:
@@ -129,7 +130,8 @@ func (h *Handler[TX]) bounds() inbox.Claim {
 	}
 }
 
-// settle acts on the verdict of an attempt.
+// settle acts on the verdict of an attempt. After nil, Consume returns nil and the transport
+// acknowledges the message.
 func (h *Handler[TX]) settle(ctx context.Context, d *delivery, a attempt) error {
 	id, digest := d.in.event.ID, d.in.event.Digest
 	switch a.verdict {
@@ -149,8 +151,8 @@ func (h *Handler[TX]) settle(ctx context.Context, d *delivery, a attempt) error 
 			h.inbox.outages.success(d.ref)
 			h.counts.table.Add(1)
 		}
-		// A copy without a digest is not remembered: the claim may have a digest, and an altered copy
-		// would pass for a duplicate.
+		// The window would remember the ID without a digest, and take a later altered copy for a
+		// duplicate.
 		if !digest.IsZero() {
 			h.remember(d.term, id, digest)
 		}

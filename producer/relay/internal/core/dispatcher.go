@@ -82,8 +82,8 @@ func (dp *dispatcher) full() bool {
 	return true
 }
 
-// probe sends one event on every stalled route with a due probe, the longest overdue first, within
-// the budget.
+// probe sends one event on every stalled route whose probe is due, the one due longest first, as far
+// as the budget of probes allows.
 func (dp *dispatcher) probe() {
 	var due []*route
 	for _, r := range dp.routes.stalled {
@@ -158,7 +158,8 @@ func (dp *dispatcher) send(e *Entry) bool {
 	return true
 }
 
-// outcome takes the outcome of a send.
+// outcome takes the outcome of a send. Only here is an event taken as delivered: if it is Confirmed
+// and was sent (G2).
 func (dp *dispatcher) outcome(res SendResult) {
 	e := res.Entry
 	if e.state != entrySending || e.Gen != res.Gen {
@@ -204,8 +205,8 @@ func (dp *dispatcher) outcome(res SendResult) {
 	}
 }
 
-// confirmed books the success of e and of its batch tail. The mark may wait; the key's next event
-// need not.
+// confirmed books the success of e and of its batch tail. The key's next event is sent without
+// waiting for the mark.
 func (dp *dispatcher) confirmed(e *Entry, tail []*Entry) {
 	r, l := e.route, e.line
 	if e.parked {
@@ -253,7 +254,8 @@ func (dp *dispatcher) superseded(e *Entry) bool {
 	return e.shard.yielding || e.line != nil && e.line.blocked && !e.parked
 }
 
-// requeue puts e back to its source, to be sent again in its order.
+// requeue takes e back after a send that decided nothing: e is sent again in its order, or follows
+// its parked head, or leaves memory if its shard is given back.
 func (dp *dispatcher) requeue(e *Entry) {
 	switch l := e.line; {
 	case e.shard.yielding:

@@ -18,8 +18,8 @@ type keys struct {
 	freeLines   []*keyLine
 }
 
-// take takes over a row of the queue of sh, which a fetch or a lap has read. Rows of events in
-// memory, and rows that a mark or a park has removed since the read began, are not new.
+// take takes over a row of the queue of sh, which a fetch or a lap has read. A row is ignored if its
+// event is in memory, or if a mark or a park has removed it since the read began.
 func (ks *keys) take(sh *shardState, row *outbox.Queued, lap bool) {
 	known := sh.index[row.Seq]
 	if ks.leases.contradicts(known, row) || ks.leases.contradicts(sh.parked[row.Seq], row) {
@@ -53,7 +53,8 @@ func (ks *keys) take(sh *shardState, row *outbox.Queued, lap bool) {
 	}
 }
 
-// takeKeyed is take for an event with a key. Events behind the key's hole are read with the hole.
+// takeKeyed is take for an event with a key. Events from the key's hole (keyLine.hole) on are left to
+// refillCall.
 func (ks *keys) takeKeyed(sh *shardState, row *outbox.Queued, r *route, lap bool) {
 	l := sh.lines[row.Key]
 	switch {
@@ -135,8 +136,8 @@ func (ks *keys) dropIdle(l *keyLine) {
 	}
 }
 
-// compact keeps only the head of l if its key is blocked and has nothing in memory: there may be a
-// million such keys.
+// compact replaces the line of a blocked key that has nothing in memory by its head in
+// blockedHeads: there may be a million such keys.
 func (ks *keys) compact(l *keyLine) {
 	if l.blocked && l.idle() && !l.due && !l.verify && ks.freeLine(l) {
 		if l.shard.blockedHeads == nil {
@@ -158,7 +159,9 @@ func (ks *keys) freeLine(l *keyLine) bool {
 	return true
 }
 
-// promote makes the first event of l ready, if it may be sent.
+// promote makes the first event of l ready, if it may be sent. The order of a key is kept here (G4):
+// nothing is promoted while an event of the key is in flight, and a first event that was refused or
+// is being parked stays first and holds up the others.
 func (ks *keys) promote(l *keyLine) {
 	if l.inflight != nil || !l.shard.open() && l.shard.phase == phaseReady {
 		return
@@ -306,8 +309,8 @@ func (ks *keys) line(sh *shardState, key string) *keyLine {
 	return l
 }
 
-// block ends the sending of a key from the queue: its events there are moved behind the parked
-// head.
+// block stops the sending of a key from the queue once its head is parked. Its other events follow
+// the head; one that is under way follows after its outcome.
 func (ks *keys) block(l *keyLine) {
 	if l.blocked {
 		return
@@ -331,7 +334,7 @@ func (ks *keys) unblock(l *keyLine) {
 	ks.dropIdle(l)
 }
 
-// follow has an event of the queue moved behind its key's head.
+// follow queues the move of an event from the queue to behind its key's parked head.
 func (ks *keys) follow(e *Entry) {
 	l, sh := e.line, e.shard
 	e.unqueue()

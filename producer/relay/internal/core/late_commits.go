@@ -16,7 +16,7 @@ import (
 //
 // The relay asks every now and then which transactions are writing (a sample). A writer in this
 // sample that was missing in the one before began to write in between. So all its IDs are above
-// every event read before the earlier sample: above its floor. its floor. The range below the mark
+// every event read before the earlier sample: above its floor. The range below the mark
 // is read again (a late range) from the floors of the writers that have ended since the last fetch,
 // and from the last sample on, since a writer that came and went between two samples is in neither.
 //

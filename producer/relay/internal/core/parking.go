@@ -11,8 +11,8 @@ import (
 
 // parkedWriter holds the changes of one shard's parked events that are not written yet. Statements
 // run one at a time, and later ones see the results of earlier ones. The fence keeps other relays
-// out; the writer keeps this relay from, say, moving an event behind a head that another statement
-// releases at the same moment.
+// out. One statement at a time keeps this relay's own apart: one could move an event behind a head
+// that another releases.
 type parkedWriter struct {
 	busy  *Call
 	fails int
@@ -49,8 +49,8 @@ const (
 	sentDelay    = 10 * time.Millisecond
 )
 
-// sentWaits tells whether confirmed events may wait to be recorded together with later ones:
-// nothing else waits for their record.
+// sentWaits tells whether confirmed events may wait to be recorded together with later ones: no
+// failure and no read of parked events of the shard waits behind them.
 func (pw *parkedWriter) sentWaits(now time.Duration) bool {
 	return len(pw.sent) > 0 && len(pw.sent) < sentBatch && len(pw.again)+len(pw.fetch) == 0 && now < pw.since+sentDelay
 }
@@ -105,8 +105,8 @@ func (pk *parking) idleShard(sh *shardState) {
 	pk.pending &^= 1 << sh.no
 }
 
-// next makes the next statement of sh. Confirmed events are recorded before failures behind them,
-// and both before anything else; the other changes take turns.
+// next makes the next statement of sh, in this order: confirmed parked events, parked events that
+// failed again, healing. Parks, moves and reads take turns.
 func (pk *parking) next(sh *shardState) *Call {
 	pw := &sh.writer
 	switch sh.phase {
@@ -164,8 +164,9 @@ func (c *Call) take(from []*Entry) []*Entry {
 }
 
 // takeFollowers is take for events that are to follow. An event waits while an earlier one of its
-// key is in flight from the queue, or about to be parked: should the relay die, and their head be
-// discarded, the later event would become the head and go first.
+// key is in flight from the queue, or about to be parked. Otherwise, if the relay died and an
+// operator discarded the head, the later event would become the head and be sent before the earlier
+// one, which is still in the queue.
 func (c *Call) takeFollowers(from []*Entry) []*Entry {
 	rest := from[:0]
 	for _, e := range from {
@@ -229,8 +230,8 @@ func (pk *parking) reply(cl *Call) {
 		pk.failed(cl)
 		return
 	}
-	// A FetchParked follows each lost Retry; its success does not mean that the next Retry
-	// succeeds.
+	// A FetchParked follows each Retry of unknown outcome and says nothing about the next Retry, so
+	// it does not reset the count.
 	if cl.Op() != statement.OpFetchParked {
 		for _, sh := range cl.shards {
 			sh.writer.fails = 0
@@ -308,7 +309,8 @@ func (pk *parking) failed(cl *Call) {
 }
 
 // park records the failure of an event of the queue, once the marks of its predecessors are
-// answered. Its key is blocked from now on, unless the key goes on without a dead event.
+// answered. Until then e stays first of its key and holds it up. parkedEvents blocks the key, unless e
+// is dead and HoldDeadKeys is off.
 func (pk *parking) park(e *Entry) {
 	e.state = entryParking
 	l := e.line

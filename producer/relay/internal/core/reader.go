@@ -11,7 +11,8 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// reader reads the queue, one statement at a time: later rows are never older than earlier rows.
+// reader reads the queue. One read is under way at a time, so no read shows an older state of the
+// queue than the read before.
 type reader struct {
 	*Machine
 
@@ -21,7 +22,7 @@ type reader struct {
 	turn  int // the kind of read that comes next
 
 	woken    wakeup.Wakeup // shards with commits that were not read yet
-	paced    time.Duration // when polls for wake-ups are back at one per interval of the pacer
+	paced    time.Duration // up to when wake-ups have used up their polls; may be wakesAhead × PollMin ahead of now
 	pacer    pollPacer
 	pollAt   time.Duration
 	delay    time.Duration
@@ -33,9 +34,8 @@ type reader struct {
 	refills []*keyLine // keys whose skipped events are to be read
 }
 
-// wakesAhead is how many polls for wake-ups may follow each other without a pause. On average there
-// is at most one per interval of the pacer (a generic cell rate): a single event is read at once,
-// and many events are read together.
+// wakesAhead is how many polls for wake-ups may come at once. On average there is at most one per
+// interval of the pacer (a token bucket). So a lone event is read at once, and a burst in few reads.
 const wakesAhead = 20
 
 // plan issues the next read. The kinds take turns.
@@ -238,9 +238,9 @@ func (rd *reader) include(cl *Call, sh *shardState, r outbox.Range, young int64)
 	f.Ranges = append(f.Ranges, r)
 }
 
-// byShard returns the position of every shard in the call. The position is -1 for shards that are
-// not in the call, lost or yielding, and for shards whose low-water mark was set back since: a row
-// from above the old mark would overtake rows that are read again.
+// byShard returns the position of every shard in the call, or -1 if its rows are not taken: the shard
+// is not in the call, lost or yielding, or its mark was set back meanwhile. Rows above the old mark
+// would then be taken before the rows that are read again.
 func (rd *reader) byShard(cl *Call) (positions [idgen.Shards]int) {
 	for i := range positions {
 		positions[i] = -1
@@ -300,8 +300,9 @@ func (rd *reader) taken(cl *Call) {
 	}
 }
 
-// takeFetched takes over the rows of a fetch. If a late range was cut short, the queue is read
-// again from its lower end: events above the mark might overtake the missing rows.
+// takeFetched takes over the rows of a fetch. A late range with as many rows as it may bring was cut
+// short: its shard is read again from the lower end of the range, or events above the mark would go
+// before late ones.
 func (rd *reader) takeFetched(cl *Call) {
 	f := cl.fetch()
 	below, above := cl.counts()
@@ -336,8 +337,9 @@ func (rd *reader) takeFetched(cl *Call) {
 	rd.late.sampleSoon()
 }
 
-// waits tells whether a row, and with it every row behind it, has to be read again later. Replayed
-// events of a key are sent in order, so a row with a key is not taken
+// waits tells whether row, and all of its shard behind it, is not taken now but read again later; it
+// notes the reason in sh. Replayed events of a key are sent in order, so a row with a key is not
+// taken
 //
 //   - before the shard was set back for the replay: earlier rows of the replay may lie below the
 //     mark, where no fetch looks. The next renewal tells how far to set the shard back, and is sent
@@ -487,8 +489,8 @@ func (rd *reader) capacity() int {
 // room is how many more events may be kept in memory.
 func (rd *reader) room() int { return rd.capacity() - rd.keys.buffered + rd.routes.stalledRoom() }
 
-// coldLimit is how many rows are read of a shard that is polled, and of a late range before it
-// counts as cut short.
+// coldLimit is the limit of rows of a shard that is polled, and of a late range. A late range with so
+// many rows counts as cut short.
 func (rd *reader) coldLimit() int {
 	return max(1, min(rd.limits.cold, rd.budget.rows()/len(rd.shards)))
 }

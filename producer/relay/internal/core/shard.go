@@ -58,7 +58,7 @@ type shardReplay struct {
 type shardEvents struct {
 	inflight     int // sends without an outcome
 	marking      int // confirmed queue events that are not marked
-	redeliver    int // so many further events may have been started by a consumer
+	redeliver    int // so many of the next sends are marked as redelivered: an earlier owner may have sent them
 	index        map[int64]*Entry
 	parked       map[int64]*Entry // parked events in memory
 	lines        map[string]*keyLine
@@ -72,11 +72,11 @@ type shardQueue struct {
 	version  uint32
 	low      int64           // everything up to here was read, except for late commits
 	sealed   int64           // no writer can commit up to here any more, as an earlier owner has found
-	bottom   int64           // the queue has no row up to here, except for known rows
+	bottom   int64           // the queue has no row up to here but those in memory, in a hole, skipped or wanted; see lowKeeper
 	tail     int64           // of a yielding shard: its tail when it was last read, see lowKeeper.tail
 	kept     int64           // the bottom that the database keeps; 0: not known
 	keptAt   int64           // the tail that the database keeps; 0: not known
-	known    int64           // below this, only known writers may still commit
+	known    int64           // up to here, only writers of the last sample may still commit
 	more     bool            // the last read did not reach the end
 	pollOnce bool            // to be polled once
 	recent   map[int64]int64 // Seq → Round of rows that left the queue during a read
@@ -94,7 +94,7 @@ func (sh *shardState) idle() bool {
 	return sh.inflight == 0 && sh.marking == 0 && sh.writer.idle()
 }
 
-// rewind sets the place to read from back to after, and the holes of keys with it.
+// rewind has the queue read again from behind the Seq after. Holes of keys above it move down to it.
 func (sh *shardState) rewind(after int64) {
 	for _, l := range sh.lines {
 		l.hole = min(l.hole, after+1) // 0 stays 0
@@ -108,11 +108,11 @@ func (sh *shardState) rewind(after int64) {
 	sh.version++
 }
 
-// readable tells whether no row of sh that was read has to wait.
+// readable tells whether sh may be read on: it awaits neither a rewind for a replay nor the mark of a
+// replayed event.
 func (sh *shardState) readable() bool { return sh.replaysAwaited == 0 && sh.early == 0 }
 
-// want has the row of an event read that came to stand below the mark. Rows above it are read
-// anyway.
+// want asks for a row that was put below the mark, by its Seq. Rows above the mark are read anyway.
 func (sh *shardState) want(seq int64) {
 	sh.pollOnce, sh.kept, sh.keptAt = true, 0, 0
 	if seq <= sh.low {
@@ -127,7 +127,7 @@ func (sh *shardState) skip(seq int64) {
 	}
 }
 
-// skippedKeys returns the keys of skipped events up to the tail of sh.
+// skippedKeys returns the hashes of the keys of skipped events up to the tail of sh.
 func (sh *shardState) skippedKeys() keyset.Set {
 	keys := slices.Clone(sh.back.inherited)
 	for _, set := range [...]map[uint64]struct{}{sh.back.ahead, sh.back.behind} {
