@@ -35,11 +35,12 @@ func TestArchitectureNamesFunctionsThatExist(t *testing.T) {
 	}
 }
 
-// declaration is a pattern of the line that declares a function, or a method as Type.Method.
+// declaration is a pattern of the line that declares a function, a constant of a group, or a method
+// as Type.Method.
 func declaration(name string) string {
 	receiver, method, found := strings.Cut(name, ".")
 	if !found {
-		return `(?m)^func ` + name + `[\[(]`
+		return `(?m)^(func ` + name + `[\[(]|\t` + name + ` += )`
 	}
 	return `(?m)^func \(\w+ \*?` + receiver + `(\[\w+\])?\) ` + method + `\(`
 }
