@@ -18,16 +18,16 @@ import (
 // An append writes events and their queue rows.
 //
 // oneWriter: the first append of a transaction ties the transaction to its writer, by a variable
-// that lives as long as the transaction, or as the savepoint it was set in. The variable is joined
-// with the events, so the events of a second writer are not inserted.
+// that lives as long as the transaction or the savepoint in which it was set. The variable is
+// joined with the events, so the events of a second writer are not inserted.
 //
-// refuseOtherContent: a dispatch ID that is known with an equal digest is left alone and not
-// returned. With another digest it sets altered to NULL, which dooms the transaction. DO UPDATE
-// compares with the row that is there now, also if that was committed after this statement began; a
-// SELECT beside the INSERT would not see it.
+// refuseOtherContent: a known dispatch ID with an equal digest is left alone and not returned.
+// Another digest sets altered to NULL, which dooms the transaction. DO UPDATE compares with the
+// present row, even if the row was committed after this statement began; a SELECT beside the INSERT
+// would not see such a row.
 //
-// tellWritten: at a COMMIT ($3) the result is not read, and the COMMIT would follow whatever it
-// says, so a second writer is an error of the statement.
+// tellWritten: at a COMMIT ($3), the result is not read and cannot stop the COMMIT, so a second
+// writer must be an error of the statement.
 const (
 	oneWriter = `
 WITH writer AS MATERIALIZED (
@@ -59,11 +59,11 @@ var (
     INSERT INTO {{outbox_queue}} (shard, id) SELECT shard, id FROM written
 )` + tellWritten)
 
-	// appendEvents is for many events. The arrays keep their order by WITH ORDINALITY and ORDER BY,
-	// and identity values are given out above the sort, so ids follow the order of the records.
+	// appendEvents is for many events. WITH ORDINALITY and ORDER BY keep the order of the arrays.
+	// Identity values are assigned after the sort, so ids follow the order of the records.
 	//
-	// common: a value that all events have in common is sent as an array of one element, and unnest
-	// fills the rows behind it with NULL. No value that is sent is NULL.
+	// common: a value that all events share is sent as an array of one element, and unnest fills
+	// the other rows with NULL. No value that is sent is NULL.
 	appendEvents = statement(oneWriter + `, written AS (
     ` + insertEvents + `)
     SELECT r.dispatch_id, r.digest, r.shard, r.topic, r.key, r.source, r.version, r.index, r.payload,
@@ -92,11 +92,11 @@ var (
     INSERT INTO {{outbox_queue}} (shard, id) SELECT shard, id FROM written
 )` + tellWritten)
 
-	// appendDeferred is for events some of which have a time before when they are not sent. Until
-	// then an event has a row in another table than the queue. The statement is separate so that
-	// other events do not pay for that. The keys come from the arguments, since producers may not
-	// read them in the log, and by an object, since a join of arrays may be planned for a few rows
-	// and meet ten thousand.
+	// appendDeferred is for events of which some must not be sent before a given time. Such an
+	// event has a row in outbox_deferred instead of the queue. The statement is separate so that
+	// other events do not pay for deferral. The keys come from the arguments, since producers may
+	// not read them in the log; they come as an object, since a join of arrays may be planned for a
+	// few rows and meet ten thousand.
 	appendDeferred = statement(oneWriter + `, written AS (
     ` + insertEvents + `, due_at)
     SELECT r.dispatch_id, r.digest, r.shard, r.topic, r.key, r.source, r.version, r.index, r.payload,
@@ -143,7 +143,8 @@ func (s *Store) Append(ctx context.Context, tx pgx.Tx, writer uuid.UUID, records
 	return known(records, written), nil
 }
 
-// appending returns the statement that appends records in tx, or at its COMMIT, and its arguments.
+// appending returns the statement that appends records, in tx or with its COMMIT, and the
+// arguments.
 func (s *Store) appending(tx pgx.Tx, writer uuid.UUID, records []outbox.Record, atCommit bool) (*template, []any, error) {
 	c, err := newColumns(records)
 	if err != nil {
@@ -166,7 +167,7 @@ func (s *Store) appending(tx pgx.Tx, writer uuid.UUID, records []outbox.Record, 
 func (s *Store) AppendAtCommit(tx pgx.Tx, writer uuid.UUID, records []outbox.Record) (bool, error) {
 	t, err := queueing(tx)
 	if err != nil {
-		return false, nil //nolint:nilerr // it is written at once then, which tells
+		return false, nil //nolint:nilerr // the caller writes at once then, and gets the error
 	}
 	if len(records) == 0 {
 		return true, nil
@@ -188,8 +189,8 @@ func (s *Store) AppendAtCommit(tx pgx.Tx, writer uuid.UUID, records []outbox.Rec
 	return true, nil
 }
 
-// known tells for each record whether it is not among those that were written.
-// Written ones come in the order of the records, but nothing hangs on that here.
+// known tells for each record whether its dispatch ID was known, and so is not among the written
+// IDs.
 func known(records []outbox.Record, written []pgtype.UUID) []bool {
 	all := make([]bool, len(records))
 	if len(written) == len(records) {
@@ -206,8 +207,8 @@ func known(records []outbox.Record, written []pgtype.UUID) []bool {
 	return all
 }
 
-// appendError tells a conflict. The error of the database is left out: its
-// detail would show the row.
+// appendError recognizes a conflict. The error of the database is dropped, because its detail would
+// show the row.
 func appendError(err error) error {
 	pgErr, ok := errors.AsType[*pgconn.PgError](err)
 	if ok && pgErr.Code == "23502" && pgErr.ColumnName == "altered" { // not_null_violation
@@ -218,8 +219,8 @@ func appendError(err error) error {
 
 var uuidText = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
 
-// conflicting finds the dispatch ID in the detail of an error, which shows the row, if it shows it
-// at all. No column of text stands before it.
+// conflicting finds the dispatch ID in the detail of an error, if the detail shows the row. No
+// column of text precedes the ID.
 func conflicting(detail string) uuid.UUID {
 	id, err := uuid.Parse(uuidText.FindString(detail))
 	if err != nil {
@@ -228,9 +229,8 @@ func conflicting(detail string) uuid.UUID {
 	return id
 }
 
-// LockKeys implements [outbox.EventStore] with advisory locks of the
-// transaction. A lock is a hash of its key: two keys may share one and wait for
-// each other without need.
+// LockKeys implements [outbox.EventStore] with advisory locks of the transaction. A lock is a hash
+// of its key: two keys may share a lock and wait for each other without need.
 func (s *Store) LockKeys(ctx context.Context, tx pgx.Tx, keys []string) error {
 	if len(keys) == 0 {
 		return nil
@@ -239,8 +239,8 @@ func (s *Store) LockKeys(ctx context.Context, tx pgx.Tx, keys []string) error {
 	for i, key := range keys {
 		locks[i] = lockID(s.names, "key "+key)
 	}
-	// Sorted as what is locked, not as the keys are: two transactions that lock in
-	// opposite orders wait for each other. A function in FROM gives its rows in order.
+	// Sorted by lock, not by key: two transactions that lock in opposite orders wait for each
+	// other. A function in FROM returns its rows in order.
 	slices.Sort(locks)
 	err := exec(ctx, tx, nil, "SELECT pg_advisory_xact_lock(k) FROM unnest($1::bigint[]) AS k", locks)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// columns are records as the arrays that one statement takes.
+// columns are records as the arrays of one statement.
 type columns struct {
 	id                                          []pgtype.UUID
 	digest, payload                             [][]byte

@@ -5,13 +5,12 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// leanFrom is from how many elements on arrays are worth asking the connection how it
-// encodes its arguments.
+// leanFrom is the length of arrays from which asking the connection for its encoding pays off.
 const leanFrom = 16
 
-// described tells whether the connection of tx asks the server for the types of
-// arguments, as all modes do that know a statement before they send its arguments. The others
-// guess them from types in Go, and know none of this file's.
+// described tells whether the connection of tx asks the server for the types of arguments, as all
+// modes do that describe a statement before they send its arguments. The other modes guess the
+// types from Go, and do not know the types of this file.
 func described(tx pgx.Tx) bool {
 	var conn *pgx.Conn
 	switch tx := tx.(type) { // Conn of a guardedTx would begin the transaction
@@ -34,7 +33,7 @@ func describes(mode pgx.QueryExecMode) bool {
 	}
 }
 
-// ints is n as an argument of a statement in the store's own mode.
+// ints returns n as an argument of a statement in the store's own mode.
 func (s *Store) ints(n []int64) any {
 	if describes(s.mode) {
 		return leanInts(n)
@@ -42,9 +41,9 @@ func (s *Store) ints(n []int64) any {
 	return n
 }
 
-// lean is a slice that pgx encodes as an array of one dimension without an
-// allocation for each element: it takes every element as an interface, which needs a copy of a
-// value, but not of a pointer.
+// lean is a slice that pgx encodes as an array of one dimension without an allocation for each
+// element: pgx takes every element as an interface, which needs a copy of a value, but not of a
+// pointer.
 type lean[T, P any] struct {
 	elements []T
 	at       func(*T) P

@@ -68,14 +68,14 @@ func NewAuditor(pool *pgxpool.Pool, cfg AuditorConfig) (*Auditor, error) {
 	}, nil
 }
 
-// beginAudit bounds what a page costs, and keeps to the indexes, whose order the pages
-// have: the statistics of a queue are of another time.
+// beginAudit bounds the cost of a page, and makes the planner use the indexes, whose order the
+// pages have: the statistics of a queue are outdated.
 const beginAudit = `SELECT set_config('statement_timeout', $1, true), set_config('idle_in_transaction_session_timeout', $1, true),
     set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true),
     set_config('max_parallel_workers_per_gather', '0', true)`
 
-// read runs one statement in a read-only transaction of its own, and fn with its rows. The settings
-// are the transaction's, so they hold behind a pooler as well.
+// read runs one statement in a read-only transaction of its own, and calls fn with the rows. The
+// settings end with the transaction, so they work behind a pooler as well.
 func (a *Auditor) read(ctx context.Context, doing string, t *template, fn func(pgx.Rows) error, args ...any) error {
 	options := pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadOnly}
 	err := pgx.BeginTxFunc(ctx, a.pool, options, func(tx pgx.Tx) error {
@@ -118,7 +118,7 @@ func collect[T any](ctx context.Context, a *Auditor, doing string, t *template, 
 	return list, nil
 }
 
-// instantColumn scans a time, which is UTC in what it returns, and zero for NULL and -infinity.
+// instantColumn scans a time as UTC, and NULL and -infinity as the zero time.
 type instantColumn struct{ at *time.Time }
 
 // ScanTimestamptz implements [pgtype.TimestamptzScanner].

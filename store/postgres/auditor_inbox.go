@@ -20,7 +20,7 @@ func (a *Auditor) Consumers(ctx context.Context) ([]audit.Consumer, error) {
 	})
 }
 
-// The first bound on the stamp is implied by the one below it, and makes the index be used.
+// The second bound implies the first bound on the stamp, which makes the planner use the index.
 var auditClaims = statement(`
 SELECT stamp, dispatch_id, digest, applied_at IS NOT NULL FROM {{inbox}}
 WHERE consumer = $1 AND stamp >= $2 AND (stamp, dispatch_id) > ($2, $3::uuid) AND stamp < $4

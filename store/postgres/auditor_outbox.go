@@ -10,11 +10,11 @@ import (
 	"github.com/boxpair/boxpair/audit"
 )
 
-// auditSpan reads what the outbox holds. Delivered events are removed by the order of their
-// receipts, together with these: all that was created since the oldest receipt is there. The
-// first receipt of all is number 1; while that is there, none was removed. Without any receipt,
-// nothing was removed from a log that begins with its first event or never had one; otherwise,
-// or if the role may not see whether it had one, everything may have been.
+// auditSpan reads since when the outbox is complete. Delivered events are removed in the order of
+// their receipts, together with them, so all events created since the oldest receipt are there. The
+// very first receipt has number 1: while it exists, no event was removed. Without receipts, no
+// event was removed from a log that begins with event 1 or never had an event. Otherwise, or if the
+// role may not read the sequence, any event may have been removed.
 var auditSpan = statement(`
 SELECT clock_timestamp(), coalesce((SELECT max(id) FROM {{outbox_events}}), 0),
     CASE
@@ -76,8 +76,8 @@ LEFT JOIN LATERAL (SELECT e.id, e.dispatch_id, e.topic, e.created_at FROM {{outb
 WHERE d.id > $1 ORDER BY d.id LIMIT $2`)
 )
 
-// deferredState is the state of a deferred event d for an audit: what is due is pending, if not
-// queued yet.
+// deferredState is the state of a deferred event d for an audit: a due event is pending, even if it
+// is not queued yet.
 const deferredState = `CASE WHEN d.due_at > clock_timestamp() THEN 'deferred' ELSE 'pending' END`
 
 // Unsent implements [audit.Outbox].

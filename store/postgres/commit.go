@@ -13,26 +13,27 @@ import (
 )
 
 // Commits and rollbacks do not end with the context of the transaction: a COMMIT that is cut off
-// has an unknown outcome. These bound them instead.
+// has an unknown outcome. The constants bound them instead.
 const (
 	commitTimeout   = 30 * time.Second
 	rollbackTimeout = 5 * time.Second
 )
 
-// AtCommit queues a statement that is sent together with the COMMIT, in one round trip with it and
-// with whatever else is queued, in the order of queueing and behind all that the transaction has
-// run. It is for writes whose result nobody looks at. With group commit a whole group of handlers
-// is one round trip; a producer.Outbox.Transact that only queues, events with Writer.Queue
-// included, is one round trip from BEGIN to COMMIT.
+// AtCommit queues a statement that is sent together with the COMMIT, in one round trip with all
+// queued statements. They run in the order of queueing, after all other statements of the
+// transaction. AtCommit is for writes whose result is not needed. With group commit, a whole group
+// of handlers takes one round trip; a producer.Outbox.Transact that only queues, events with
+// Writer.Queue included, takes one round trip from BEGIN to COMMIT.
 //
 //	err := postgres.AtCommit(w.DB(), `UPDATE stock SET …`, id)
 //
-// tx is the transaction that a handler, or the function that Transact runs, was given by this
-// store; any other one, and the one within a savepoint, is refused. AtCommit does no I/O. A
-// statement that fails is the failure of the handler, or of Transact, and nothing is committed.
-// Where the statement takes the lock that puts the events of a key in order, queue those behind it:
-// producer.Writer.Write would write them before, and so does what writes queued events at once: a
-// Savepoint, Cancel or Reschedule of the writer.
+// tx must be the transaction that this store has given to a handler or to the function of Transact;
+// AtCommit refuses any other transaction, and a savepoint. AtCommit does no I/O. If the statement
+// fails, the handler or Transact fails, and the transaction is rolled back.
+//
+// Where the statement takes the lock that puts the events of a key in order, queue those events
+// after it: producer.Writer.Write would write them before it. So do the calls of the writer that
+// write queued events at once: Savepoint, Cancel and Reschedule.
 func AtCommit(tx pgx.Tx, sql string, args ...any) error {
 	t, err := queueing(tx)
 	if err == nil {
@@ -72,11 +73,11 @@ const (
 	unknown    outcome = iota // it may have been committed
 	committed                 // it was committed
 	rolledBack                // it was not committed, and is rolled back by [transaction.end] at the latest
-	unsent                    // the same, and no statement of the batch with the COMMIT has run
+	unsent                    // rolledBack, and no statement of the batch with the COMMIT has run
 )
 
-// commit commits, and sends what is queued with the COMMIT. It waits for the answer until bound is
-// over, whatever becomes of ctx.
+// commit commits, and sends the queued statements with the COMMIT. It waits for the answer for at
+// most bound, even if ctx ends.
 func (t *transaction) commit(ctx context.Context, bound time.Duration) (outcome, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), bound)
 	defer cancel()
@@ -100,8 +101,8 @@ func (t *transaction) commit(ctx context.Context, bound time.Duration) (outcome,
 	return t.commitQueued(ctx)
 }
 
-// commitQueued sends what is queued with the COMMIT behind it, and with the BEGIN before it if that
-// is still to be sent. The server skips the COMMIT if a statement before it has failed.
+// commitQueued sends the queued statements with the COMMIT behind them, and with the BEGIN before
+// them if it is still to be sent. The server skips the COMMIT if a statement before it has failed.
 func (t *transaction) commitQueued(ctx context.Context) (outcome, error) {
 	begun := t.opening == nil
 	b := t.batch()
@@ -125,9 +126,9 @@ func (t *transaction) commitQueued(ctx context.Context) (outcome, error) {
 	return t.outcome(begun, err), err
 }
 
-// outcome tells what err, of a COMMIT or of a batch with a COMMIT at its end, says. begun tells
-// whether the server has answered the BEGIN. The server answers in order, so an answer before that,
-// be it FATAL, is not about the COMMIT.
+// outcome interprets err, of a COMMIT or of a batch that ends with a COMMIT. begun tells whether
+// the server has answered the BEGIN. The server answers in order: any answer before that, even
+// FATAL, is not about the COMMIT.
 func (t *transaction) outcome(begun bool, err error) outcome {
 	open := !t.session.IsClosed()
 	_, unprocessed := errors.AsType[pgx.ErrPreprocessingBatch](err)
@@ -148,11 +149,11 @@ func (t *transaction) outcome(begun bool, err error) outcome {
 	return unknown
 }
 
-// refused tells whether err, the error of a COMMIT, says that nothing was committed. Only the
-// database can say so: pgconn.SafeToRetry is true also for a connection that broke after the COMMIT
-// went out, and a transaction that is closed already may have been committed by whoever closed it.
-// An ERROR is an answer to the COMMIT. FATAL and PANIC are not: a server that shuts down while a
-// commit waits for its standby says FATAL after having committed.
+// refused tells whether err, the error of a COMMIT, says that the transaction was not committed.
+// Only the database can say so: pgconn.SafeToRetry is true also for a connection that broke after
+// the COMMIT was sent, and a closed transaction may have been committed before. An ERROR answers
+// the COMMIT. FATAL and PANIC do not: a server that shuts down while a commit waits for its standby
+// says FATAL after having committed.
 func refused(err error) bool {
 	if errors.Is(err, pgx.ErrTxCommitRollback) {
 		return true

@@ -26,16 +26,16 @@ type Config struct {
 	// Isolation is the isolation level of transactions that [Store.Transact]
 	// begins. Defaults to [pgx.ReadCommitted].
 	Isolation pgx.TxIsoLevel `yaml:"isolation" env:"ISOLATION"`
-	// AllAttempts keeps a row in outbox_attempts for every confirmed attempt of relays that use the
-	// store, too: the history of an event then shows which relay has sent each copy and when. It
-	// costs a row per delivery, kept as long as the event. Inboxes likewise keep one in
+	// AllAttempts makes relays that use the store keep a row in outbox_attempts for every confirmed
+	// attempt, too: the history of an event then shows which relay has sent each copy and when. It
+	// costs a row per delivery, kept as long as the event. Inboxes likewise keep a row in
 	// inbox_history for every message that they apply, for as long as consumer.Config.HistoryFor
 	// says. Defaults to false: failures only.
 	AllAttempts bool `yaml:"all_attempts" env:"ALL_ATTEMPTS"`
-	// MigrateLockTimeout is how long [Migrate] waits for each lock of a table, and so for how long
-	// it keeps all who come later from that table before it gives up. Defaults to 5 seconds.
+	// MigrateLockTimeout is how long [Migrate] waits for each lock of a table before it gives up.
+	// Later users of the table wait behind it for as long. Defaults to 5 seconds.
 	MigrateLockTimeout time.Duration `yaml:"migrate_lock_timeout" env:"MIGRATE_LOCK_TIMEOUT"`
-	// Logger receives what [Migrate] is going to lock. Defaults to [slog.Default].
+	// Logger receives the locks that [Migrate] is going to take. Defaults to [slog.Default].
 	Logger *slog.Logger `yaml:"-" env:"-"`
 }
 
@@ -55,9 +55,8 @@ type Store struct {
 	channel        string // wakes relays
 }
 
-// New returns a store over pool. It does no I/O: the tables are made by [Migrate]. The
-// pool stays the caller's, who closes it after everything that uses the store
-// has ended.
+// New returns a store over pool. It does no I/O: [Migrate] creates the tables. The caller closes
+// the pool after all users of the store have ended.
 func New(pool *pgxpool.Pool, cfg Config) (*Store, error) {
 	names, err := cfg.names()
 	err = errors.Join(err, cfg.checkTimeout())
@@ -94,12 +93,12 @@ func (c Config) names() (migrations.Names, error) {
 	return migrations.PostgresNames(c.Schema, c.Prefix)
 }
 
-// planEach returns a mode of execution in which the server plans a statement
-// each time that it runs. The plan of a prepared statement is kept, and one that was made
-// while the queue was empty reads all of a queue that has filled up since.
+// planEach returns a mode of execution in which the server plans a statement each time. The plan of
+// a prepared statement is kept, and a plan made for an empty queue would read all of a queue that
+// has filled up since.
 //
-// A pool that is told to prepare and describe nothing does neither here: between the round trip
-// that prepares and the one that executes, a pooler may change the connection.
+// A pool that is told to neither prepare nor describe does not here either: between the round trip
+// that prepares and the round trip that executes, a pooler may change the connection.
 func planEach(pool *pgxpool.Pool) pgx.QueryExecMode {
 	if pool != nil {
 		switch mode := pool.Config().ConnConfig.DefaultQueryExecMode; mode {
@@ -122,7 +121,7 @@ func prepares(pool *pgxpool.Pool) bool {
 	return cfg.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement && cfg.StatementCacheCapacity > 0
 }
 
-// digest names something of the tables that n names: a lock, a variable, a channel.
+// digest identifies a lock, a variable or a channel of the tables that n names.
 func digest(n migrations.Names, what string) [sha256.Size]byte {
 	return sha256.Sum256(fmt.Appendf(nil, "boxpair %q %q %s", n.Schema(), n.Prefix(), what))
 }
@@ -133,7 +132,7 @@ func lockID(n migrations.Names, what string) int64 {
 	return int64(binary.BigEndian.Uint64(sum[:]))
 }
 
-// hashed returns a short name that is valid wherever PostgreSQL wants one.
+// hashed returns a short name that is valid for any object of PostgreSQL.
 func hashed(n migrations.Names, what string) string {
 	sum := digest(n, what)
 	return hex.EncodeToString(sum[:8])

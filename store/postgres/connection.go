@@ -14,7 +14,7 @@ type connection interface {
 	Release()
 }
 
-// connections gives connections out. It is the pool, or [lender] for a [SQLStore].
+// connections is the source of connections: the pool, or [lender] for a [SQLStore].
 type connections interface {
 	acquire(ctx context.Context) (connection, error)
 }

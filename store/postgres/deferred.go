@@ -11,23 +11,24 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// undefer moves what is due. It goes by an index on the time to just these rows; where nothing is
-// due, no row is locked and nothing written.
+// undefer moves due events into the queue. It finds their rows by an index on the time; if no event
+// is due, no row is locked or written.
 //
-// due: a row that somebody is cancelling or moving is locked, and passed over. Who has waited for
-// nobody sees a row as it is now: one that was moved to a later time meanwhile is not due any more.
+// due: a row that is being cancelled or rescheduled is locked, and skipped. The rows are not
+// awaited, so each is checked as it is now: an event that was rescheduled meanwhile is not due any
+// more.
 //
-// moved: an array, since the planner would rather read the whole table than look some thousand rows
-// up in a join.
+// moved: an array, since in a join the planner would read the whole table instead of looking up
+// some thousand rows.
 //
-// The time until the next one is due is in whole microseconds, since a session may cut the digits
-// of other numbers, and has a bound, since a duration ends somewhere.
+// The time until the next event is due is in whole microseconds, since a session may cut the digits
+// of other numbers. It is bounded, since a Go duration is.
 //
 // lowered: see [outbox.RelayStore.KeepLow]. The fence locks as an update does, in the order of
-// shards, and the row is updated whatever it held in the snapshot: it is looked at as it is now.
+// shards, and the update compares with the present row, whatever the snapshot held.
 //
-// fence: see [mark]. The commit waits for the disk, unlike that of a mark: a move that a crash
-// undoes could be followed by a cancel of what was sent.
+// fence: see [mark]. Unlike a mark, the commit waits for the disk: an event whose move a crash
+// undoes could be cancelled after it was sent.
 var undefer = statement(`
 WITH lease AS MATERIALIZED (
     SELECT * FROM unnest($2::smallint[], $3::bigint[]) AS l (shard, epoch)
@@ -63,16 +64,17 @@ SELECT ARRAY(SELECT shard FROM moved ORDER BY id), ARRAY(SELECT id FROM moved OR
         ) n
     ), 0)`)
 
-// firstDeferred says how long from now the first deferred event is due, in microseconds: 0 or less
-// if it is due, NULL if there is none. A relay asks many times a second while events are written,
-// and nearly always nothing is due: to plan [undefer] takes many times as long as this.
+// firstDeferred returns the time until the first deferred event is due, in microseconds: 0 or less
+// if it is due already, NULL if no event is deferred. A relay asks many times a second while events
+// are written, and an event is rarely due: planning [undefer] takes many times as long as this
+// statement.
 var firstDeferred = statement(`
 SELECT (extract(epoch FROM min(least(n.due_at, statement_timestamp() + interval '10 years')) - statement_timestamp()) * 1000000)::bigint
 FROM unnest($1::smallint[]) AS l (shard) CROSS JOIN LATERAL (
     SELECT d.due_at FROM {{outbox_deferred}} d WHERE d.shard = l.shard ORDER BY d.due_at, d.id LIMIT 1
 ) n`)
 
-// untilDeferred runs firstDeferred. It tells whether there is a deferred event at all.
+// untilDeferred runs firstDeferred. some tells whether a deferred event exists.
 func (s *Store) untilDeferred(ctx context.Context, shards []int16) (until time.Duration, some bool, err error) {
 	var first pgtype.Int8
 	err = s.kept(ctx, func(rows pgx.Rows) error {
@@ -117,8 +119,8 @@ func (s *Store) Undefer(ctx context.Context, relay string, leases []outbox.Lease
 	return u, nil
 }
 
-// chosenDeferred locks deferred events in the order of their ids, so that two who cancel the same
-// ones do not wait for each other.
+// chosenDeferred locks deferred events in the order of their ids, so that two callers who cancel
+// the same events do not wait for each other.
 const chosenDeferred = `
 WITH chosen AS MATERIALIZED (
     SELECT d.id, d.shard, d.key, e.dispatch_id
@@ -128,8 +130,8 @@ WITH chosen AS MATERIALIZED (
     FOR UPDATE OF d
 )`
 
-// cancel deletes the rows of deferred events: a relay that moves them at the same time deletes them
-// too, and one of both finds nothing.
+// cancel deletes the rows of deferred events. A relay that moves the same events deletes the rows
+// too: only one of both finds them.
 var cancel = statement(chosenDeferred + `, gone AS (
     DELETE FROM {{outbox_deferred}} d USING chosen c WHERE d.id = c.id
     RETURNING c.id, c.shard, c.key, c.dispatch_id
@@ -146,7 +148,7 @@ func (s *Store) Cancel(ctx context.Context, tx pgx.Tx, ids []uuid.UUID, reason s
 	return s.changeDeferred(ctx, tx, "cancel events", cancel, ids, reason)
 }
 
-// reschedule changes the time in the log as well: the stamp goes by it.
+// reschedule changes the time in the log as well, since the stamp depends on it.
 var reschedule = statement(chosenDeferred + `, changed AS (
     UPDATE {{outbox_deferred}} d SET due_at = $2 FROM chosen c WHERE d.id = c.id
     RETURNING c.id, c.dispatch_id

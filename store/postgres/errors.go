@@ -9,9 +9,8 @@ import (
 	"github.com/boxpair/boxpair/migrations"
 )
 
-// failed wraps err, the error of a statement, with what was being done. pgx
-// prints severity, message and SQLSTATE of an error; never its detail, which
-// would show rows.
+// failed wraps err, the error of a statement, with the failed action. pgx prints severity, message
+// and SQLSTATE of an error, but never its detail, which would show rows.
 func failed(doing string, err error) error {
 	return fmt.Errorf("%s: %w", doing, hint(err))
 }

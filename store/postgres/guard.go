@@ -66,7 +66,7 @@ func (g *guard) result(ctx context.Context, err error) error {
 		return errors.Join(err, sqlstore.ErrEnded)
 	case conn.PgConn().IsBusy():
 		err = errors.Join(err, sqlstore.ErrLeftOpen)
-		if exposed { // and a busy connection cannot be asked for its transaction
+		if exposed { // a busy connection cannot be asked for its transaction
 			err = errors.Join(err, sqlstore.ErrEnded)
 		}
 	case exposed && conn.PgConn().TxStatus() == 'T':
@@ -279,14 +279,14 @@ func (t *guardedTx) LargeObjects() pgx.LargeObjects {
 	if tx == nil {
 		b := &pgx.Batch{}
 		b.BeginTx(pgx.TxOptions{})
-		return pgx.FailedBatchResults(b, err).Tx().LargeObjects() // of a transaction that is closed
+		return pgx.FailedBatchResults(b, err).Tx().LargeObjects() // of a closed transaction
 	}
 	return tx.LargeObjects()
 }
 
-// Conn implements [pgx.Tx]. Statements on the connection itself are to be part of the transaction,
-// too, so the transaction begins here. Whether it is still the same is checked after the function
-// has returned. Each of both costs a round trip.
+// Conn implements [pgx.Tx]. Statements on the connection must be part of the transaction, too, so
+// Conn begins it. After the function has returned, the guard checks that the transaction is still
+// the same. Both cost a round trip.
 func (t *guardedTx) Conn() *pgx.Conn {
 	if !t.guard.over.Load() {
 		if _, err := t.admittedOrClosed(); err == nil {

@@ -22,11 +22,11 @@ import (
 var _ inbox.Store[pgx.Tx] = (*Store)(nil)
 
 const (
-	// ownIdle bounds how long a transaction without a handler may be idle. It is
-	// idle only if this process was stopped, and then it must not keep what it has locked.
+	// ownIdle bounds the idle time of a transaction without a handler. Such a transaction is idle
+	// only if this process was stopped, and must not keep its locks then.
 	ownIdle = 30 * time.Second
-	// minCommit is what a COMMIT is given even if the deadline of its context is
-	// closer: cut off, its outcome would be unknown.
+	// minCommit is the least time that a COMMIT gets, even if the deadline of its context is
+	// closer: a COMMIT that is cut off has an unknown outcome.
 	minCommit = time.Second
 )
 
@@ -38,9 +38,8 @@ type claimOptions struct {
 	lean       bool          // the claim brings the settings along
 }
 
-// The settings of a transaction up to the end of its claim, and their end.
-// Those of the session, which come back for the handler, wait in variables of the
-// transaction.
+// The settings of a transaction until its claim is made, and their end. Variables of the
+// transaction keep the settings of the session, which come back for the handler.
 const (
 	saveLockTimeout = `
        set_config('boxpair.lock_timeout', current_setting('lock_timeout'), true),
@@ -52,9 +51,8 @@ const (
 	restoreSeqscan     = `set_config('enable_seqscan', current_setting('boxpair.enable_seqscan'), true)`
 )
 
-// Statements that look for parked messages run without sequential scans, because the plans
-// of a pool's prepared statements are kept, and those that were made while a table
-// was empty would read all of it later.
+// Statements that look for parked messages run without sequential scans: a pool keeps the plans of
+// its prepared statements, and a plan made for an empty table would read a full table later.
 var (
 	claimSettings = statement(`
 SELECT set_config('boxpair.enable_seqscan', current_setting('enable_seqscan'), true),
@@ -62,18 +60,16 @@ SELECT set_config('boxpair.enable_seqscan', current_setting('enable_seqscan'), t
 	restoreSettings = statement(`SELECT ` + restoreLockTimeout + `, ` + restoreSeqscan)
 )
 
-// indexesOnly is for plans that are made after that, at the end of a transaction.
+// indexesOnly does the same for plans that are made after the claim, at the end of a transaction.
 const indexesOnly = "SET LOCAL enable_seqscan = off"
 
-// The locks of keys are held until the transaction ends. They are taken by a
-// statement of their own: one that looked at tables as well would see
-// them as they were before the wait.
+// The locks of keys are held until the transaction ends. A separate statement takes them: a
+// statement that read tables as well would see the tables of the time before the wait.
 //
-// For the levels above READ COMMITTED even that is too late, since the first statement
-// decides what the whole transaction sees, the waiting one included. There the session
-// takes the lock in a transaction before, and hands it over to the one
-// that needs it. All of it is one message to the server, so a pooler in between cannot
-// separate the two.
+// Above READ COMMITTED a separate statement is too late, too, since the first statement of a
+// transaction, even while it waits, fixes the snapshot. There the session takes the lock in an
+// earlier transaction, and hands it over to the transaction of the claim. Both are one message to
+// the server, so a pooler cannot separate them.
 const (
 	lockKeys        = "SELECT pg_advisory_xact_lock(k) FROM unnest($1::bigint[]) AS k" // a function in FROM gives its rows in order
 	lockKeysEarly   = "SELECT pg_advisory_lock(k) FROM unnest($1::bigint[]) AS k"
@@ -122,8 +118,8 @@ func (t *transaction) sendOwn(ctx context.Context, doing string, b *pgx.Batch) e
 	return nil
 }
 
-// sendAndCommit sends b with a COMMIT behind it, for statements that may be done again if the
-// outcome is unknown.
+// sendAndCommit sends b with a COMMIT behind it, for statements that can be repeated after an
+// unknown outcome.
 func (t *transaction) sendAndCommit(ctx context.Context, doing string, b *pgx.Batch) error {
 	b.Queue("commit")
 	if err := t.sendOwn(ctx, doing, b); err != nil {
@@ -133,9 +129,9 @@ func (t *transaction) sendAndCommit(ctx context.Context, doing string, b *pgx.Ba
 	return nil
 }
 
-// commitClaim commits a claim with the effects of its handler, before the deadline of ctx or within
-// [minCommit] if that is longer. The end of ctx does not cut it off: a COMMIT that was sent is
-// waited for.
+// commitClaim commits a claim with the effects of its handler. It waits until the deadline of ctx,
+// or for [minCommit] if the deadline is closer. Once the COMMIT is sent, the end of ctx does not
+// cut it off.
 func (t *transaction) commitClaim(ctx context.Context) error {
 	outcome, err := t.askCommit(ctx)
 	return t.commitError(outcome, err)
@@ -152,8 +148,8 @@ func (t *transaction) askCommit(ctx context.Context) (outcome, error) {
 	return t.commit(ctx, bound)
 }
 
-// commitError returns the error of a commit for the inbox. The error of a queued statement comes
-// back as it is.
+// commitError returns the error of a commit to the inbox. The error of a queued statement comes
+// back unchanged.
 func (t *transaction) commitError(o outcome, err error) error {
 	switch {
 	case o == committed:
@@ -172,8 +168,8 @@ func (t *transaction) commitError(o outcome, err error) error {
 	return fmt.Errorf("commit: %w: %w", inbox.ErrCommitUnknown, err)
 }
 
-// unsentError tells an error of the connection, for which no handler is to blame, from that of an
-// argument that cannot be encoded. pgx closes the connection for both.
+// unsentError marks an error of the connection, for which no handler is to blame. An argument that
+// cannot be encoded is the handler's error. pgx closes the connection in both cases.
 func unsentError(err error) error {
 	pgErr, answered := errors.AsType[*pgconn.PgError](err)
 	_, broken := errors.AsType[net.Error](err)
@@ -184,7 +180,7 @@ func unsentError(err error) error {
 	return err
 }
 
-// isolationLevel returns the level in pgx's terms. What is not a level is the strictest.
+// isolationLevel returns the level in pgx's terms, and the strictest level for an unknown one.
 func isolationLevel(i inbox.Isolation) pgx.TxIsoLevel {
 	switch i {
 	case inbox.ReadCommitted:
@@ -205,13 +201,13 @@ func setting(d time.Duration) *string {
 	return &text
 }
 
-// keyLock returns the lock of a key. It is a hash: two keys may share one and
-// wait for each other without need.
+// keyLock returns the lock of a key. The lock is a hash: two keys may share a lock and wait for
+// each other without need.
 func (s *Store) keyLock(consumer int, key string) int64 {
 	return lockID(s.names, "inbox key "+strconv.Itoa(consumer)+" "+key)
 }
 
-// Values as the database takes and gives them.
+// Conversions between values of Go and of the database.
 
 func idValue(id uuid.UUID) pgtype.UUID { return pgtype.UUID{Bytes: id, Valid: true} }
 
@@ -238,16 +234,16 @@ func digestOf(b []byte) (d transport.Digest) {
 	return d
 }
 
-// ownError marks an error that no handler is to blame for, see [Store.Classify].
+// ownError marks an error for which no handler is to blame, see [Store.Classify].
 type ownError struct{ err error }
 
 func (e *ownError) Error() string { return e.err.Error() }
 func (e *ownError) Unwrap() error { return e.err }
 
-// Classify implements [inbox.ClaimStore]. Serialization failures, deadlocks and
-// lock timeouts are conflicts. Errors of the server as such, of the way to it and of this package's
-// own statements are of the infrastructure. A transaction that the server ended
-// because it was idle for too long is the handler's error, as is all else.
+// Classify implements [inbox.ClaimStore]. Serialization failures, deadlocks and lock timeouts are
+// conflicts. Errors of the server, of the connection and of this package's own statements belong to
+// the infrastructure. All other errors are the handler's, and so is a transaction that the server
+// ended because it was idle for too long.
 func (s *Store) Classify(err error) inbox.ErrorClass {
 	if errors.Is(err, inbox.ErrCommitUnknown) {
 		return inbox.CommitUnknown
@@ -272,8 +268,8 @@ func (s *Store) Classify(err error) inbox.ErrorClass {
 	return inbox.HandlerError
 }
 
-// idledOut tells whether the server ended a transaction since it took too
-// long: idle_in_transaction_session_timeout or transaction_timeout.
+// idledOut tells whether the server ended a transaction that took too long: by
+// idle_in_transaction_session_timeout or transaction_timeout.
 func idledOut(err error) bool {
 	code := sqlState(err)
 	return code == "25P03" || code == "25P04"

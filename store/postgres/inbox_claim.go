@@ -15,35 +15,35 @@ import (
 )
 
 var (
-	// insertClaim is the claim itself. It waits for the end of a transaction that has
-	// inserted or is deleting the same row, and then inserts if there is none. A
-	// message that is to be parked has not been applied.
+	// insertClaim makes the claim. It waits for the end of a transaction that has inserted or is
+	// deleting the same row, and then inserts unless the row exists. A message that is claimed to
+	// be parked has no applied_at.
 	insertClaim = statement(`
 INSERT INTO {{inbox}} (consumer, dispatch_id, digest, stamp, applied_at)
 VALUES ($1, $2, $3, coalesce($4, clock_timestamp()), CASE WHEN $5 THEN clock_timestamp() END)
 ON CONFLICT DO NOTHING`)
 
-	// leanClaim is the claim of a message without an order, and the settings for it: a
-	// statement costs about as much as what it does here. The settings are in force
-	// when the insert waits, since their row comes before the row to insert.
+	// leanClaim is the claim of a message without an order, with its settings: the overhead of a
+	// second statement would be about as large as the work of this one. The settings are in force
+	// while the insert waits, because their row is computed before the row to insert.
 	leanClaim = statement(`
 INSERT INTO {{inbox}} (consumer, dispatch_id, digest, stamp, applied_at)
 SELECT $3::smallint, $4::uuid, $5::bytea, coalesce($6::timestamptz, clock_timestamp()), clock_timestamp()
 FROM (SELECT ` + setTimeouts + `) AS settings
 ON CONFLICT DO NOTHING`)
 
-	// checkClaim comes after the claim, and so sees what the transactions that the claim or the
-	// lock of the key waited for have committed: a dispatch ID that was forgotten while a
-	// copy of it waited is too old for the copy. It also ends the claim's settings.
+	// checkClaim runs after the claim, and so sees the commits of the transactions for which the
+	// claim or the lock of the key has waited. If a dispatch ID was forgotten while a copy waited,
+	// the copy is too old. checkClaim also ends the claim's settings.
 	checkClaim = statement(checkClaimText)
 	checkLean  = statement(`
 SELECT coalesce($2 < forgotten_until, false), ` + restoreLockTimeout + `
 FROM {{inbox_consumers}} WHERE id = $1`)
 
-	// Above READ COMMITTED it would see the same as the claim. There the lock fails with a
-	// serialization failure if the row has changed since. It is given up at once, by a
-	// savepoint, or whoever advances what is forgotten would wait for all handlers. FOR KEY
-	// SHARE would wait for nobody, but it also finds nothing wrong with a row that has changed.
+	// Above READ COMMITTED, checkClaim would see the snapshot of the claim. There the row lock
+	// fails with a serialization failure if the row has changed since. A savepoint releases the
+	// lock at once, or advancing the forgotten time would wait for all handlers. FOR KEY SHARE
+	// would make no transaction wait, but does not fail for a changed row.
 	checkClaimShared = statement(checkClaimText + " FOR SHARE OF c")
 
 	readClaim = statement(`SELECT digest FROM {{inbox}} WHERE consumer = $1 AND dispatch_id = $2`)
@@ -57,23 +57,23 @@ SELECT coalesce($2 < c.forgotten_until, false),
        ` + restoreLockTimeout + `, ` + restoreSeqscan + `
 FROM {{inbox_consumers}} c WHERE c.id = $1`
 
-// claimed is what a claim has met.
+// claimed is the result of a claim.
 type claimed struct {
 	mine    bool // the claim was made
-	tooOld  bool // and the consumer has forgotten that time
+	tooOld  bool // the consumer has forgotten the time of the message
 	blocked bool // live parked messages of the key exist
 }
 
-// clear tells that the message is to be applied.
+// clear tells whether to apply the message.
 func (c *claimed) clear() bool { return c.mine && !c.tooOld && !c.blocked }
 
-// Apply implements [inbox.ClaimStore]. The claim is one round trip, or two for a
-// dispatch ID that is known, and the commit is another. fn gets the same ctx; it must not end tx.
+// Apply implements [inbox.ClaimStore]. The claim takes one round trip, or two for a known dispatch
+// ID, and the commit takes another. fn gets the same ctx; it must not end tx.
 //
-// An Optimistic claim at READ COMMITTED is sent before the first statement that fn has run in tx,
-// or together with what fn has queued ([AtCommit], [Store.AppendAtCommit]) and the COMMIT: if that
-// is all, everything is one round trip. What the database refuses of it costs an error in its log,
-// and is done again as above.
+// An Optimistic claim at READ COMMITTED is sent before the first statement that fn runs in tx, or
+// together with the statements that fn has queued ([AtCommit], [Store.AppendAtCommit]) and the
+// COMMIT. With queued statements only, the message takes one round trip. If the database refuses
+// such a claim, it logs an error, and Apply begins again as above.
 func (s *Store) Apply(ctx context.Context, c inbox.Claim, fn func(ctx context.Context, tx pgx.Tx) error) (inbox.Verdict, error) {
 	if c.Optimistic && !c.Started && c.Isolation == inbox.ReadCommitted {
 		switch met, err := s.applyOptimistic(ctx, &c, fn); {
@@ -124,12 +124,12 @@ func (s *Store) Apply(ctx context.Context, c inbox.Claim, fn func(ctx context.Co
 	return inbox.Applied, nil
 }
 
-// forgetStarts has what is counted of messages forgotten with the COMMIT. A handler may have taken
-// a role that must not do so, nor even prepare it; what the handler has queued runs under that
-// role.
+// forgetStarts deletes the counters of messages with the COMMIT. A handler may have taken a role
+// that may neither delete nor even prepare the statement; the statements that the handler has
+// queued run under that role.
 func (t *transaction) forgetStarts(ctx context.Context, consumerID int, ids ...pgtype.UUID) error {
 	if t.session.IsClosed() || t.session.PgConn().TxStatus() != 'T' {
-		return nil // the COMMIT says why there is none
+		return nil // the COMMIT will fail and say why
 	}
 	t.queue("RESET ROLE")
 	if err := t.sendQueued(ctx); err != nil {
@@ -148,7 +148,7 @@ func (s *Store) optionsOf(c *inbox.Claim, key string) claimOptions {
 	return o
 }
 
-// makeClaim makes a claim: of a message that is to be applied, or to be parked.
+// makeClaim claims a message, to apply or to park it.
 func (t *transaction) makeClaim(ctx context.Context, c *inbox.Claim, apply bool) (claimed, error) {
 	var got claimed
 	b := t.batch()
@@ -163,7 +163,7 @@ func (t *transaction) makeClaim(ctx context.Context, c *inbox.Claim, apply bool)
 	return got, err
 }
 
-// queueCheck queues what comes after a claim, in the form that the isolation level needs.
+// queueCheck queues the check after a claim, in the form that the isolation level needs.
 func (t *transaction) queueCheck(b *pgx.Batch, c *inbox.Claim, scan func(row pgx.Row) error, plain, shared *template, args ...any) {
 	args = append([]any{c.Consumer}, args...)
 	read := func(row pgx.Row) error {
@@ -206,8 +206,8 @@ func (t *transaction) makeLeanClaim(ctx context.Context, c *inbox.Claim) (claime
 	return got, err
 }
 
-// compare tells what it means that a claim was not made: zero rows say that the
-// dispatch ID is known, not that the message is the same.
+// compare returns the verdict on a claim that was not made: the dispatch ID is known, but the
+// message may differ.
 func (t *transaction) compare(ctx context.Context, consumerID int, id uuid.UUID, digest transport.Digest) (inbox.Verdict, error) {
 	var known []byte
 	err := t.tx.QueryRow(ctx, t.store.sql[readClaim], consumerID, idValue(id)).Scan(&known)
@@ -222,7 +222,7 @@ func (t *transaction) compare(ctx context.Context, consumerID int, id uuid.UUID,
 	return inbox.Duplicate, nil
 }
 
-// follow parks a message that was just claimed behind others of its key.
+// follow parks a newly claimed message behind the parked messages of its key.
 func (t *transaction) follow(ctx context.Context, c *inbox.Claim) error {
 	b := t.batch()
 	b.Queue(indexesOnly)
@@ -235,12 +235,12 @@ func (t *transaction) follow(ctx context.Context, c *inbox.Claim) error {
 	return t.commitClaim(ctx)
 }
 
-// unapplied takes back that a claimed message was applied.
+// unapplied marks a claimed message as not applied.
 var unapplied = statement(`UPDATE {{inbox}} SET applied_at = NULL WHERE consumer = $1 AND dispatch_id = $2`)
 
 var (
-	// Rows are locked in the order of their IDs, here and in what takes starts back, so that two
-	// groups that have messages in common cannot wait for each other.
+	// Rows are locked in the order of their IDs, here and in takeStartsBack, so that two groups
+	// with common messages cannot wait for each other.
 	countStarts = statement(`
 INSERT INTO {{inbox_attempts}} AS a (consumer, dispatch_id, starts)
 SELECT $1::smallint, id, 1 FROM unnest($2::uuid[]) AS id ORDER BY id
@@ -257,7 +257,7 @@ FROM (
 ) s
 WHERE a.consumer = s.consumer AND a.dispatch_id = s.dispatch_id AND a.starts > 0`)
 
-	// Through the index it goes in the order of the IDs, too.
+	// The index makes forgetStarts delete in the order of the IDs, too.
 	forgetStarts = statement(`DELETE FROM {{inbox_attempts}} WHERE consumer = $1 AND dispatch_id = ANY ($2::uuid[])`)
 
 	countFailure = statement(`

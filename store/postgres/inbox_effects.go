@@ -48,7 +48,7 @@ func (s *Store) PrepareEffect(ctx context.Context, tx pgx.Tx, e inbox.EffectInte
 	return nil
 }
 
-// wrapped wraps the error of a statement within a handler's transaction, if there is one.
+// wrapped wraps the error of a statement within a handler's transaction, if there is an error.
 func wrapped(doing string, err error) error {
 	if err == nil {
 		return nil
@@ -60,8 +60,8 @@ const effectColumns = `e.id, e.run, c.name, e.dispatch_id, e.effect_key, e.topic
     e.uncertain, e.attempts, e.intent, e.result, e.prepared_at, e.due_at, e.lease_until, e.ended_at,
     coalesce(e.last_error, ''), coalesce(e.reason, '')`
 
-// effectState is the state as everybody is to see it: nobody comes back to write that a process did
-// not come back.
+// effectState is the state to show. A process that did not come back has not written the state
+// 'uncertain', so it follows from the end of the lease.
 const effectState = `CASE WHEN e.state = 'doing' AND e.lease_until < clock_timestamp() AND NOT e.has_result THEN 'uncertain' ELSE e.state END`
 
 func scanEffect(row pgx.CollectableRow) (r inbox.EffectRun, err error) {
@@ -83,8 +83,8 @@ func scanEffect(row pgx.CollectableRow) (r inbox.EffectRun, err error) {
 }
 
 var (
-	// endLeases deals with effects whose process did not come back. Where the result is known,
-	// nothing is uncertain.
+	// endLeases ends the leases of processes that did not come back. An effect with a known result
+	// is not uncertain.
 	endLeases = statement(`
 WITH old AS MATERIALIZED (
     SELECT e.id FROM {{inbox_effects}} e
@@ -131,8 +131,8 @@ SELECT coalesce(ceil(extract(epoch FROM least(
 ) - clock_timestamp()) * 1000000)::bigint, 0)`)
 )
 
-// isFirstEffect tells that e waits for no other effect of its key. It is read again by nobody: an
-// effect that was first stays so until it ends.
+// isFirstEffect is the predicate for an effect e that waits for no other effect of its key. One
+// check is enough: the first effect stays first until it ends.
 const isFirstEffect = `(NOT e.ordered OR NOT EXISTS (
         SELECT FROM {{inbox_effects}} b
         WHERE b.consumer = e.consumer AND b.key = e.key AND b.ordered AND b.id < e.id
@@ -154,7 +154,7 @@ func (s *Store) TakeEffects(ctx context.Context, t inbox.EffectTake) ([]inbox.Ef
 	}
 	var next int64
 	if err := s.queryRow(ctx, nextEffect, t.Consumer).Scan(&next); err != nil {
-		next = 0 // what was taken up must not be lost over this
+		next = 0 // the effects that were taken must not be lost
 	}
 	return runs, time.Duration(max(0, next)) * time.Microsecond, nil
 }
@@ -192,8 +192,8 @@ func (s *Store) SettleEffect(ctx context.Context, r *inbox.EffectRun, o inbox.Ef
 	return n == 1, nil
 }
 
-// FinishEffect implements [inbox.EffectStore]. The lock of the row keeps others from taking the
-// effect up meanwhile.
+// FinishEffect implements [inbox.EffectStore]. The lock of the row keeps other processes from
+// taking the effect meanwhile.
 func (s *Store) FinishEffect(ctx context.Context, c inbox.Claim, r *inbox.EffectRun, result []byte,
 	fn func(ctx context.Context, tx pgx.Tx) error,
 ) (bool, error) {

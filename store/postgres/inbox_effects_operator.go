@@ -46,8 +46,8 @@ func (s *Store) ListEffects(ctx context.Context, f inbox.EffectFilter) ([]inbox.
 	return list, nil
 }
 
-// changeEffects changes what the filter selects under its lock. A run that is in flight is outdated
-// by a new number.
+// changeEffects changes the selected effects under their row locks. A new run number makes a run in
+// flight outdated.
 var changeEffects = statement(`
 WITH chosen AS MATERIALIZED (SELECT e.id` + effectFilter + `),
 locked AS MATERIALIZED (

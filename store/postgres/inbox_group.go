@@ -15,8 +15,8 @@ import (
 )
 
 var (
-	// insertGroup is insertClaim for many messages. They come in the order of their IDs, so
-	// two groups that wait for each other's claims cannot both wait.
+	// insertGroup is insertClaim for many messages. The rows are inserted in the order of their
+	// IDs, so two groups cannot wait for each other's claims.
 	insertGroup = statement(`
 INSERT INTO {{inbox}} (consumer, dispatch_id, digest, stamp, applied_at)
 SELECT $1::smallint, c.id, c.digest, coalesce(c.stamp, clock_timestamp()), clock_timestamp()
@@ -32,8 +32,8 @@ RETURNING dispatch_id`)
 	deleteClaims = statement(`DELETE FROM {{inbox}} WHERE consumer = $1 AND dispatch_id = ANY ($2::uuid[])`)
 )
 
-// checkGroupText is checkClaim for many messages: which of them are too old, and which keys
-// are blocked, by their places.
+// checkGroupText is checkClaim for many messages. It returns the places of the messages that are
+// too old, and of the keys that are blocked.
 const checkGroupText = `
 SELECT ARRAY(SELECT s.n - 1 FROM unnest($2::timestamptz[]) WITH ORDINALITY AS s (stamp, n) WHERE s.stamp < c.forgotten_until),
        ARRAY(SELECT k.n - 1 FROM unnest($3::text[]) WITH ORDINALITY AS k (key, n)
@@ -47,11 +47,11 @@ FROM {{inbox_consumers}} c WHERE c.id = $1`
 type groupClaims struct {
 	claims   []inbox.Claim
 	sorted   []int    // places of claims, by ID
-	keys     []string // those that order is asked for, each once
+	keys     []string // the keys with an order, each once
 	verdicts []inbox.Verdict
 }
 
-// newGroup returns a group, which is not empty.
+// newGroup returns a group of at least one claim.
 func newGroup(claims []inbox.Claim) *groupClaims {
 	g := &groupClaims{claims: claims, sorted: make([]int, len(claims)), verdicts: make([]inbox.Verdict, len(claims))}
 	for i := range claims {
@@ -66,8 +66,8 @@ func newGroup(claims []inbox.Claim) *groupClaims {
 	return g
 }
 
-// ApplyGroup implements [inbox.ClaimStore]. The claims are one round trip, or two if
-// some of the dispatch IDs are known, and the commit is another.
+// ApplyGroup implements [inbox.ClaimStore]. The claims take one round trip, or two if some dispatch
+// IDs are known, and the commit takes another.
 func (s *Store) ApplyGroup(ctx context.Context, claims []inbox.Claim, fn func(ctx context.Context, tx pgx.Tx, run []int) error) ([]inbox.Verdict, error) {
 	if len(claims) == 0 {
 		return nil, nil
@@ -130,7 +130,7 @@ func (g *groupClaims) places(v inbox.Verdict) (at []int) {
 	return at
 }
 
-// claimGroup makes the claims, and gives a verdict on those that were made.
+// claimGroup makes the claims, and sets the verdicts of the claims that were made.
 func (t *transaction) claimGroup(ctx context.Context, g *groupClaims) error {
 	c := &g.claims[0]
 	n := len(g.claims)
@@ -171,14 +171,14 @@ func (t *transaction) claimGroup(ctx context.Context, g *groupClaims) error {
 	return nil
 }
 
-// compareGroup gives a verdict on the claims that were not made.
+// compareGroup sets the verdicts of the claims that were not made.
 func (t *transaction) compareGroup(ctx context.Context, g *groupClaims) error {
 	missing := g.places(inbox.None)
 	if len(missing) == 0 {
 		return nil
 	}
 	known := make(map[uuid.UUID]transport.Digest, len(missing))
-	// Planned for the table as it is now, not as it was when the connection was new.
+	// Planned for the present size of the table, not for its size when the connection was new.
 	rows, err := t.tx.Query(ctx, t.store.sql[readClaims], t.store.mode, g.claims[0].Consumer, g.ids(missing))
 	if err == nil {
 		var id pgtype.UUID
@@ -192,7 +192,7 @@ func (t *transaction) compareGroup(ctx context.Context, g *groupClaims) error {
 		return failed("read the claims of a group", &ownError{err})
 	}
 	for _, i := range missing {
-		g.verdicts[i] = inbox.Duplicate // also if it was forgotten in this moment
+		g.verdicts[i] = inbox.Duplicate // also if the ID was forgotten in this moment
 		if digest, ok := known[g.claims[i].ID]; ok && !g.claims[i].Digest.Matches(digest) {
 			g.verdicts[i] = inbox.Altered
 		}
@@ -208,8 +208,8 @@ func (g *groupClaims) ids(places []int) []pgtype.UUID {
 	return ids
 }
 
-// setGroupAside parks those that follow, in the order of the claims, and takes the claims of
-// those that are too old back.
+// setGroupAside parks the messages that follow parked ones, in the order of the claims, and deletes
+// the claims of the messages that are too old.
 func (t *transaction) setGroupAside(ctx context.Context, g *groupClaims) error {
 	old, followers := g.places(inbox.TooOld), g.places(inbox.Followed)
 	if len(old) == 0 && len(followers) == 0 {
@@ -231,7 +231,8 @@ func (t *transaction) setGroupAside(ctx context.Context, g *groupClaims) error {
 	return t.sendOwn(ctx, "set messages of a group aside", b)
 }
 
-// queueFollower queues what parks a message that was just claimed behind others of its key.
+// queueFollower queues the statements that park a newly claimed message behind the parked messages
+// of its key.
 func (t *transaction) queueFollower(b *pgx.Batch, c *inbox.Claim) error {
 	if c.Message == nil {
 		return errors.New("claim has a key but no message to park")

@@ -31,7 +31,7 @@ USING (
 WHERE h.dispatch_id = old.dispatch_id AND h.consumer = $1 AND h.n = old.n`)
 )
 
-// noteApplied has it noted with the COMMIT that messages were applied, for Config.AllAttempts.
+// noteApplied records with the COMMIT that messages were applied, for Config.AllAttempts.
 func (t *transaction) noteApplied(consumerID int, ids ...uuid.UUID) {
 	if !t.store.allAttempts {
 		return

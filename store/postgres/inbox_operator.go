@@ -47,8 +47,8 @@ func (s *Store) ListParkedMessages(ctx context.Context, f inbox.Filter) ([]inbox
 	return list, nil
 }
 
-// redriveMessages makes the first live message of each key run. The others follow it: a look at
-// what is due would pass over all of them, once for each that is handled.
+// redriveMessages makes the first live message of each key run, and the other messages follow. If
+// all were due, each poll would skip the followers again, once for every handled message.
 var redriveMessages = statement(`
 WITH chosen AS MATERIALIZED (
     SELECT id, consumer, key, ordered FROM {{inbox_parked}} WHERE id = ANY ($1::bigint[]) AND state = ANY ($2::text[]) ORDER BY id FOR UPDATE
@@ -73,14 +73,14 @@ WITH chosen AS MATERIALIZED (
 )
 SELECT dispatch_id FROM r ORDER BY id`)
 
-// RedriveMessages implements [inbox.ParkedStore], in a transaction for each
-// key. On an error it returns what was redriven before.
+// RedriveMessages implements [inbox.ParkedStore], in one transaction for each key. An error comes
+// with the messages that were redriven before.
 func (s *Store) RedriveMessages(ctx context.Context, f inbox.Filter, reason string) ([]uuid.UUID, error) {
 	allowed := []inbox.State{inbox.Dead, inbox.TooOldState}
 	if f.Force {
 		allowed = append(allowed, inbox.AlteredState)
 	}
-	if len(f.States)+len(f.IDs) > 0 { // a bare filter leaves alone what is tried again anyway
+	if len(f.States)+len(f.IDs) > 0 { // without a filter, messages that are retried anyway are left alone
 		allowed = append(allowed, inbox.Retrying)
 	}
 	return s.changeMessages(ctx, "redrive", &f, allowed, func(b *pgx.Batch, seqs []int64, states []string) *pgx.QueuedQuery {
@@ -99,7 +99,7 @@ WITH r AS (
 )
 SELECT dispatch_id FROM r ORDER BY id`)
 
-	// A follower without a head becomes the head. One that is retrying keeps its backoff.
+	// A follower without a head becomes the head. A head that is retrying keeps its backoff.
 	promoteFollowing = statement(`
 UPDATE {{inbox_parked}} SET state = 'retrying', next_attempt_at = clock_timestamp()
 WHERE state = 'following' AND id = (
@@ -108,9 +108,9 @@ WHERE state = 'following' AND id = (
     ORDER BY p.id LIMIT 1)`)
 )
 
-// DiscardMessages implements [inbox.ParkedStore], in a transaction for each
-// key. It waits for a handler that has the message, for as long as ctx lasts. On an error it
-// returns what was discarded before.
+// DiscardMessages implements [inbox.ParkedStore], in one transaction for each key. It waits for a
+// running handler of a message until ctx ends. An error comes with the messages that were discarded
+// before.
 func (s *Store) DiscardMessages(ctx context.Context, f inbox.Filter, reason string) ([]uuid.UUID, error) {
 	allowed := []inbox.State{inbox.Retrying, inbox.Following, inbox.Dead, inbox.TooOldState, inbox.AlteredState}
 	return s.changeMessages(ctx, "discard", &f, allowed, func(b *pgx.Batch, seqs []int64, states []string) *pgx.QueuedQuery {
@@ -118,7 +118,7 @@ func (s *Store) DiscardMessages(ctx context.Context, f inbox.Filter, reason stri
 	})
 }
 
-// group is the parked messages of one key that an operator has selected.
+// group is the parked messages of one key in an operator's selection.
 type group struct {
 	consumer int
 	key      string // "" for messages without order
@@ -127,8 +127,8 @@ type group struct {
 
 var selectMessages = statement(`SELECT p.id, p.consumer, CASE WHEN p.ordered THEN p.key ELSE '' END` + messageFilter)
 
-// changeMessages changes the messages that f selects and that are in one of the allowed
-// states, key by key, under the lock of the key.
+// changeMessages changes the selected messages in one of the allowed states, key by key, under the
+// lock of the key.
 func (s *Store) changeMessages(ctx context.Context, doing string, f *inbox.Filter, allowed []inbox.State,
 	change func(b *pgx.Batch, seqs []int64, states []string) *pgx.QueuedQuery,
 ) ([]uuid.UUID, error) {
@@ -157,7 +157,8 @@ func (s *Store) changeMessages(ctx context.Context, doing string, f *inbox.Filte
 	return ids, nil
 }
 
-// wanted returns the asked for ones of the allowed states; none asked for is all.
+// wanted returns the asked states among the allowed states. Without asked states it returns all
+// allowed states.
 func wanted[S comparable](asked, allowed []S) []S {
 	if len(asked) == 0 {
 		return allowed
@@ -165,7 +166,7 @@ func wanted[S comparable](asked, allowed []S) []S {
 	return slices.DeleteFunc(slices.Clone(allowed), func(state S) bool { return !slices.Contains(asked, state) })
 }
 
-// groups reads which messages are to be changed. Those of a key stay together.
+// groups reads the messages to change, and keeps the messages of each key together.
 func (s *Store) groups(ctx context.Context, args []any) ([]*group, error) {
 	rows, err := s.query(ctx, selectMessages, args...)
 	if err != nil {

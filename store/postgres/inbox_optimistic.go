@@ -10,10 +10,9 @@ import (
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
-// A claim that travels with what depends on it cannot be looked at in between, so the server has to
-// stop at one that was not made: the claim is an insert that fails for a dispatch ID that is there,
-// and the check behind it divides by zero. That is said in the server's log, with the statement and
-// its comment.
+// The outcome of a claim that travels with the COMMIT cannot be read before the COMMIT, so a claim
+// that was not made must stop the server: the insert fails for a known dispatch ID, and the check
+// after it divides by zero. The server logs the error with the statement and its comment.
 var (
 	claimOrFail = statement(`/* fails for a message that was applied before, which is handled */
 INSERT INTO {{inbox}} (consumer, dispatch_id, digest, stamp, applied_at)
@@ -37,9 +36,9 @@ SELECT 1 / count(*), ` + restoreLockTimeout + `
 FROM {{inbox_consumers}} c WHERE c.id = $1 AND NOT coalesce($2 < c.forgotten_until, false)`)
 )
 
-// applyOptimistic runs fn and sends the claim, what fn has queued and the COMMIT in one round trip.
-// If fn needs the transaction before, its first statement comes behind the claim. met is false if
-// the claim met what [Store.Apply] has to deal with; then nothing is changed.
+// applyOptimistic runs fn, and then sends the claim, the statements that fn has queued and the
+// COMMIT in one round trip. If fn runs a statement, the claim is sent before it. met is false if
+// the claim was refused and [Store.Apply] must find out why; then nothing is changed.
 func (s *Store) applyOptimistic(ctx context.Context, c *inbox.Claim, fn func(ctx context.Context, tx pgx.Tx) error) (met bool, err error) {
 	o := s.optionsOf(c, c.Key)
 	o.lean = c.Key == ""
@@ -69,7 +68,7 @@ func (s *Store) applyOptimistic(ctx context.Context, c *inbox.Claim, fn func(ctx
 	return l.commit(ctx)
 }
 
-// lateClaim is a claim that is sent when it is needed.
+// lateClaim is a claim that is sent before the first statement of a handler, or with the COMMIT.
 type lateClaim struct {
 	t    *transaction
 	c    *inbox.Claim
@@ -78,7 +77,7 @@ type lateClaim struct {
 	err  error // of sending
 }
 
-// send makes the claim, for a handler that goes on in the transaction.
+// send makes the claim before the handler's first statement.
 func (l *lateClaim) send(ctx context.Context) error {
 	l.sent = true
 	if l.c.Key == "" {
@@ -95,7 +94,7 @@ func (l *lateClaim) send(ctx context.Context) error {
 	return nil
 }
 
-// commit sends the claim, what is queued and the COMMIT.
+// commit sends the claim, the queued statements and the COMMIT.
 func (l *lateClaim) commit(ctx context.Context) (met bool, err error) {
 	claimed, checked := false, false
 	note := func(passed *bool) func(pgconn.CommandTag) error {

@@ -24,16 +24,16 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9::text, $10::jsonb, $11, $12,
     CASE WHEN $9::text = 'retrying' THEN clock_timestamp() + $13::bigint * interval '1 microsecond' END, $14)
 ON CONFLICT (consumer, dispatch_id, digest) DO NOTHING`)
 
-	// A message that was set aside without a claim and could be claimed after all
-	// takes its place among the parked ones anew.
+	// A message that was set aside without a claim, and is claimed after all, gets a new place
+	// among the parked messages.
 	deleteUnclaimed = statement(`
 DELETE FROM {{inbox_parked}} WHERE consumer = $1 AND dispatch_id = $2 AND digest = $3 AND NOT claimed`)
 
 	deleteAttempts = statement(`DELETE FROM {{inbox_attempts}} WHERE consumer = $1 AND dispatch_id = $2`)
 )
 
-// ParkMessage implements [inbox.ParkedStore]. It waits for the end of a transaction
-// that has claimed the same message, for as long as ctx lasts.
+// ParkMessage implements [inbox.ParkedStore]. It waits for the end of a transaction that has
+// claimed the same message until ctx ends.
 func (s *Store) ParkMessage(ctx context.Context, p inbox.Parking) (inbox.Verdict, error) {
 	m := p.Message
 	if m == nil {
@@ -51,8 +51,8 @@ func (s *Store) ParkMessage(ctx context.Context, p inbox.Parking) (inbox.Verdict
 	if err != nil {
 		return inbox.None, err
 	}
-	// Meanwhile another copy may have been applied and forgotten, or other
-	// content claimed. Then the message is still one to keep.
+	// Meanwhile another copy may have been applied and forgotten, or other content may have been
+	// claimed. The message is still kept.
 	switch verdict {
 	case inbox.TooOld:
 		p.State = inbox.TooOldState
@@ -64,7 +64,7 @@ func (s *Store) ParkMessage(ctx context.Context, p inbox.Parking) (inbox.Verdict
 	return verdict, nil
 }
 
-// parkClaimed claims a message and parks it, in one transaction. A live message of a key takes the
+// parkClaimed claims and parks a message in one transaction. A live message with a key takes the
 // key's lock, so that no newcomer can pass it unseen.
 func (s *Store) parkClaimed(ctx context.Context, p *inbox.Parking) (inbox.Verdict, error) {
 	m := p.Message
@@ -100,7 +100,7 @@ func (s *Store) parkClaimed(ctx context.Context, p *inbox.Parking) (inbox.Verdic
 	return inbox.Applied, nil
 }
 
-// queueParked queues what parks a message that has just been claimed.
+// queueParked queues the statements that park a newly claimed message.
 func (s *Store) queueParked(b *pgx.Batch, p *inbox.Parking) error {
 	args, err := parkingArgs(p, true)
 	if err != nil {
@@ -153,14 +153,14 @@ func parkingArgs(p *inbox.Parking, claimed bool) ([]any, error) {
 	}, nil
 }
 
-// plain returns text as the database can keep it.
+// plain replaces the characters of text that the database cannot store.
 func plain(text string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", "\uFFFD")
 }
 
-// encodeMetadata returns metadata as a JSON object of names and values. JSON in
-// PostgreSQL holds no NUL and nothing that is not UTF-8, but metadata may: such
-// pairs are a list under the empty name, in base64.
+// encodeMetadata returns metadata as a JSON object of names and values. JSON in PostgreSQL holds
+// neither NUL nor invalid UTF-8, but metadata may: such pairs are a list under the empty name, in
+// base64.
 func encodeMetadata(metadata map[string]string) (string, error) {
 	object := make(map[string]any, len(metadata))
 	var rest [][2]string

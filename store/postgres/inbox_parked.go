@@ -13,15 +13,15 @@ import (
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
-// isFirstMessage tells that p waits for no other message: it has no order, or no lower
-// live row of its key exists.
+// isFirstMessage is the predicate for a message p that waits for no other: it has no order, or its
+// key has no lower live row.
 const isFirstMessage = `(NOT p.ordered OR NOT EXISTS (
         SELECT FROM {{inbox_parked}} h
         WHERE h.consumer = p.consumer AND h.key = p.key AND h.ordered
             AND h.state IN ('retrying', 'following') AND h.id < p.id))`
 
-// dueMessages reads rows that are due, the longest due ones first, and in how many
-// microseconds the next one is.
+// dueMessages reads the rows that are due, the longest due first, and the time in microseconds
+// until the next row is due.
 var dueMessages = statement(`
 WITH now AS MATERIALIZED (SELECT clock_timestamp() AS t)
 SELECT ARRAY(
@@ -44,7 +44,7 @@ func (s *Store) DueMessages(ctx context.Context, consumer int, limit int) ([]int
 	return seqs, time.Duration(next) * time.Microsecond, nil
 }
 
-// place is what locks a parked message's key.
+// place locates a parked message: the lock of its key, and its claim.
 type place struct {
 	consumer int
 	key      string // "" if the message has no order
@@ -54,7 +54,8 @@ type place struct {
 var readPlace = statement(`
 SELECT consumer, CASE WHEN ordered THEN key ELSE '' END, dispatch_id FROM {{inbox_parked}} WHERE id = $1`)
 
-// place reads what never changes of a parked message. It is false if there is none.
+// place reads the columns of a parked message that never change. ok is false if the row does not
+// exist.
 func (s *Store) place(ctx context.Context, seq int64) (p place, ok bool, err error) {
 	err = s.queryRow(ctx, readPlace, seq).Scan(&p.consumer, &p.key, &p.id)
 	switch {
@@ -70,24 +71,24 @@ const messageColumns = `p.id, c.name, p.dispatch_id, p.digest, p.stamp, p.topic,
     p.attempts, p.parked_at, p.next_attempt_at, coalesce(p.last_error, ''), coalesce(p.reason, ''),
     p.ordered, p.claimed, p.forced`
 
-// takeMessage locks a row that may run now. It comes after the lock of the key,
-// under which rows of the key come and go.
+// takeMessage locks a row that may run now. It runs after the lock of the key is taken: rows of the
+// key are added and removed under that lock.
 var takeMessage = statement(`
 SELECT ` + messageColumns + `
 FROM {{inbox_parked}} p JOIN {{inbox_consumers}} c ON c.id = p.consumer
 WHERE p.id = $1 AND p.consumer = $2 AND p.state = 'retrying' AND p.next_attempt_at <= clock_timestamp() AND ` + isFirstMessage + `
 FOR UPDATE OF p SKIP LOCKED`)
 
-// tryMessage takes the lock of a key only if nobody else is at the same message,
-// which is what the first lock says: whoever else is will have the second for as long as its
-// handler runs, and there is nothing to wait for.
+// tryMessage takes the lock of a key only if no other process has the same message, which the first
+// lock tells. Another process would hold the lock of the key for as long as its handler runs, and
+// waiting for it would be useless.
 const tryMessage = `
 SELECT CASE WHEN pg_try_advisory_xact_lock($1::bigint) THEN pg_advisory_xact_lock($2::bigint) IS NOT NULL ELSE false END`
 
-// ApplyParked implements [inbox.ParkedStore]. Of messages without a claim, one that was too old
-// runs if nobody has applied it since, and is then remembered for a window from now; an altered one
-// that was forced runs without a claim. A message without a claim that turns out to have been
-// applied is removed without running.
+// ApplyParked implements [inbox.ParkedStore]. A message that was too old, and so has no claim, runs
+// unless it was applied since, and its ID is then remembered for a window from now. An altered
+// message that was forced runs without a claim. A message without a claim that proves to be applied
+// already is removed without running.
 func (s *Store) ApplyParked(ctx context.Context, c inbox.Claim, seq int64, fn func(ctx context.Context, tx pgx.Tx, m *inbox.Parked) error) (bool, error) {
 	at, ok, err := s.place(ctx, seq)
 	if err != nil || !ok || at.consumer != c.Consumer {
@@ -125,8 +126,8 @@ func (s *Store) ApplyParked(ctx context.Context, c inbox.Claim, seq int64, fn fu
 	return true, nil
 }
 
-// openParked begins a transaction for a parked message. It is false if
-// another process has the message.
+// openParked begins a transaction for a parked message. ok is false if another process has the
+// message.
 func (s *Store) openParked(ctx context.Context, c *inbox.Claim, seq int64, key string) (*transaction, bool, error) {
 	o := s.optionsOf(c, key)
 	late, lock := key != "" && o.isolation == inbox.ReadCommitted, int64(0)
@@ -145,13 +146,13 @@ func (s *Store) openParked(ctx context.Context, c *inbox.Claim, seq int64, key s
 		})
 	}
 	err = t.sendOwn(ctx, "lock a parked message", b)
-	if t.holdsLocks && sqlState(err) == "55P03" { // its key is held for longer than LockTimeout
+	if t.holdsLocks && sqlState(err) == "55P03" { // a handler has held the key for longer than LockTimeout
 		return t, false, nil
 	}
 	return t, err == nil && free, err
 }
 
-// messageRow is a parked message with what only the store knows of it.
+// messageRow is a parked message with the columns that only the store reads.
 type messageRow struct {
 	inbox.Parked
 	ordered, claimed, forced bool
@@ -175,8 +176,8 @@ func (r *messageRow) scan(row pgx.Row) error {
 	return nil
 }
 
-// take locks the message and ends the claim's settings. It returns nil if the message
-// is not to be handled now.
+// take locks the message and ends the claim's settings. It returns nil if the message must not be
+// handled now.
 func (t *transaction) take(ctx context.Context, c *inbox.Claim, seq int64) (*messageRow, error) {
 	b := t.batch()
 	row := &messageRow{}
@@ -191,9 +192,8 @@ func (t *transaction) take(ctx context.Context, c *inbox.Claim, seq int64) (*mes
 	return row, t.sendOwn(ctx, "lock a parked message", b)
 }
 
-// claimParked claims a message that was set aside without a claim, and tells
-// whether it is to run. Its dispatch ID is remembered from now on, not from its stamp,
-// which is forgotten already.
+// claimParked claims a message that was set aside without a claim, and tells whether to run it. The
+// dispatch ID is remembered from now on: the time of the message's stamp is forgotten already.
 func (t *transaction) claimParked(ctx context.Context, row *messageRow, at place) (bool, error) {
 	tag, err := t.tx.Exec(ctx, t.store.sql[insertClaim], at.consumer, at.id, digestValue(row.Digest), nil, true)
 	if err != nil {
@@ -206,7 +206,7 @@ func (t *transaction) claimParked(ctx context.Context, row *messageRow, at place
 	if err != nil || verdict == inbox.Altered && row.forced {
 		return err == nil, err
 	}
-	if verdict == inbox.Altered { // it was redriven as too old
+	if verdict == inbox.Altered { // the message was redriven as too old
 		b := t.batch()
 		b.Queue(indexesOnly)
 		b.Queue(t.store.sql[alterMessage], row.Seq)
@@ -223,11 +223,10 @@ var (
 	alterMessage = statement(`
 UPDATE {{inbox_parked}} SET state = 'altered', next_attempt_at = NULL WHERE id = $1`)
 	deleteMessage = statement(`DELETE FROM {{inbox_parked}} WHERE id = $1`)
-	// A message without a claim of its own must not touch that of other content.
+	// A message without a claim of its own must not touch the claim of other content.
 	markApplied = statement(`
 UPDATE {{inbox}} SET applied_at = clock_timestamp() WHERE consumer = $1 AND dispatch_id = $2 AND applied_at IS NULL`)
-	// promoteMessage makes the first live message of a key run, if it comes after the one that is
-	// gone.
+	// promoteMessage makes the first live message of a key run if it comes after the removed one.
 	promoteMessage = statement(`
 UPDATE {{inbox_parked}} SET state = 'retrying', next_attempt_at = clock_timestamp()
 WHERE id > $3 AND id = (
@@ -236,7 +235,7 @@ WHERE id > $3 AND id = (
     ORDER BY p.id LIMIT 1)`)
 )
 
-// remove takes a message that was handled out of the parked ones.
+// remove deletes the row of a handled message.
 func (t *transaction) remove(ctx context.Context, row *messageRow, at place) error {
 	b := t.batch()
 	b.Queue(indexesOnly)
@@ -284,8 +283,8 @@ INSERT INTO {{inbox_history}} (consumer, dispatch_id, outcome, error)
 SELECT consumer, dispatch_id, CASE WHEN was < $2 THEN 'failed' ELSE 'dead' END, $3 FROM r`)
 )
 
-// RetryMessage implements [inbox.ParkedStore]. A message that is not retrying any
-// more, because it was applied, discarded or buried meanwhile, is left as it is.
+// RetryMessage implements [inbox.ParkedStore]. A message that is no longer retrying, because it was
+// applied, discarded or buried meanwhile, is left as it is.
 func (s *Store) RetryMessage(ctx context.Context, seq int64, attempts int, retryIn time.Duration, dead bool, lastError string) error {
 	if !dead {
 		_, err := s.exec(ctx, retryMessage, seq, attempts, max(0, retryIn.Microseconds()), plain(lastError))

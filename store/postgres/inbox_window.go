@@ -13,7 +13,7 @@ import (
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
-// liveHorizon are the columns of a horizon, zero and NULL if it is over.
+// liveHorizon selects a horizon, or zero and NULL after its end.
 const liveHorizon = `
     CASE WHEN horizon_until > clock_timestamp() THEN (extract(epoch FROM horizon) * 1000000)::bigint ELSE 0 END,
     CASE WHEN horizon_until > clock_timestamp() THEN horizon_until END`
@@ -27,8 +27,8 @@ RETURNING id, forgotten_until, ` + liveHorizon)
 INSERT INTO {{inbox_consumers}} (name, window_size) VALUES ($1, $2::bigint * interval '1 microsecond')
 ON CONFLICT (name) DO UPDATE SET window_size = excluded.window_size
 RETURNING id, forgotten_until, ` + liveHorizon)
-	// healMessages makes the head of every key run that has none, as after rows were
-	// deleted by hand. Nothing in this package leaves such keys behind.
+	// healMessages makes the head of every key run whose head is missing, as after rows were
+	// deleted by hand. This package leaves no such keys behind.
 	healMessages = statement(`
 UPDATE {{inbox_parked}} p SET state = 'retrying', next_attempt_at = clock_timestamp()
 WHERE p.consumer = $1 AND p.state = 'following' AND ` + isFirstMessage)
@@ -89,9 +89,8 @@ const (
 	lastLook  = 90 * 24 * time.Hour
 )
 
-// Newest implements [inbox.WindowStore]. An index that is as cheap as a summary of
-// block ranges finds rows newer than a time, but not the newest ones: so it looks
-// back further and further.
+// Newest implements [inbox.WindowStore]. A BRIN index on the time is cheap; it finds the rows after
+// a given time, but not the newest rows. So Newest looks back further and further.
 func (s *Store) Newest(ctx context.Context, consumerID int, limit int) ([]inbox.Seen, error) {
 	if limit <= 0 {
 		return nil, nil
@@ -119,9 +118,9 @@ func (s *Store) seen(ctx context.Context, t *template, args ...any) ([]inbox.See
 	return seen, nil
 }
 
-// advanceForgotten moves the time up to which a consumer forgets, unless the clock has gone
-// further since the last pass than it may. That is what a jump shows by; the distance
-// between the two times would grow by a shorter window as well.
+// advanceForgotten moves the time up to which a consumer forgets, unless the clock has advanced by
+// more than maxStep since the last pass. The clock, not the distance between both times, shows a
+// jump: a shorter window increases the distance as well.
 var advanceForgotten = statement(`
 WITH c AS MATERIALIZED (
     SELECT id, registered_at, passed_at, forgotten_until FROM {{inbox_consumers}} WHERE id = $1 FOR NO KEY UPDATE
@@ -142,8 +141,8 @@ WITH c AS MATERIALIZED (
 )
 SELECT jumped, CASE WHEN ahead THEN until ELSE forgotten_until END FROM e`)
 
-// AdvanceForgotten implements [inbox.WindowStore]. A step is the time since
-// the last pass, or since the consumer was registered.
+// AdvanceForgotten implements [inbox.WindowStore]. A step is the time since the last pass, or since
+// the registration of the consumer.
 func (s *Store) AdvanceForgotten(ctx context.Context, consumerID int, window, maxStep time.Duration) (time.Time, error) {
 	var jumped bool
 	var until pgtype.Timestamptz
@@ -164,15 +163,15 @@ func errNotRegistered(consumerID int) error {
 }
 
 var (
-	// forgottenSince reads the latest time that has held for long enough. It was
-	// committed before: a copy that waits for the rows to go, and then claims, reads it
-	// or a later one.
+	// forgottenSince reads the latest time that has held for long enough. It is committed already:
+	// a copy that waits for a deletion of its ID and then claims the ID reads the same time or a
+	// later time.
 	forgottenSince = statement(`
 SELECT max(until) FROM {{inbox_forgotten}}
 WHERE consumer = $1 AND set_at <= clock_timestamp() - $2::bigint * interval '1 microsecond'`)
 
-	// The bound from below keeps the scan from stepping over what earlier batches have
-	// deleted, however long vacuum is held up.
+	// The lower bound keeps the scan from stepping over rows that earlier batches have deleted,
+	// however long vacuum is held up.
 	forgetIDs = statement(`
 WITH gone AS (
     DELETE FROM {{inbox}} WHERE ctid = ANY (ARRAY(
@@ -185,7 +184,7 @@ WITH gone AS (
 )
 SELECT count(*), max(stamp) FROM gone`)
 
-	// What counted attempts of messages that never came back is of no use any more.
+	// The counters of messages that never came back are of no use any more.
 	forgetAttempts = statement(`
 WITH a AS (
     DELETE FROM {{inbox_attempts}} WHERE consumer = $1 AND changed_at < $2
@@ -215,7 +214,7 @@ func (s *Store) Forget(ctx context.Context, consumerID int, grace time.Duration,
 	return f, nil
 }
 
-// sinceOf returns a time as a bound from below, which the zero value is not.
+// sinceOf returns a time as a lower bound. A zero time is no bound.
 func sinceOf(t time.Time) pgtype.Timestamptz {
 	if t.IsZero() {
 		return pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}
@@ -223,7 +222,7 @@ func sinceOf(t time.Time) pgtype.Timestamptz {
 	return pgtype.Timestamptz{Time: t, Valid: true}
 }
 
-// untilOf returns a time as a bound from above, which the zero value is not.
+// untilOf returns a time as an upper bound. A zero time is no bound.
 func untilOf(t time.Time) pgtype.Timestamptz {
 	if t.IsZero() {
 		return pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true}
@@ -258,8 +257,8 @@ SELECT count(*) FILTER (WHERE p.state = 'retrying'), count(*) FILTER (WHERE p.st
 FROM {{inbox_parked}} p
 WHERE p.consumer = $1 AND p.state IN ('retrying', 'following', 'dead', 'too_old', 'altered')`)
 
-// InboxStats implements [inbox.WindowStore]. It counts parked messages, so it
-// takes as long as there are many of them.
+// InboxStats implements [inbox.WindowStore]. It counts the parked messages, so its time grows with
+// their number.
 func (s *Store) InboxStats(ctx context.Context, consumerID int) (inbox.Stats, error) {
 	var st inbox.Stats
 	var age, horizon int64
@@ -279,7 +278,7 @@ SELECT c.name FROM {{inbox_consumers}} c
 WHERE EXISTS (SELECT FROM {{inbox_parked}} p WHERE p.consumer = c.id AND p.state IN ('retrying', 'following', 'dead', 'too_old', 'altered'))
 ORDER BY c.name LIMIT 100`)
 
-// ParkedConsumers implements [inbox.ParkedNamer]. The index of states answers it.
+// ParkedConsumers implements [inbox.ParkedNamer]. The index of states answers the query.
 func (s *Store) ParkedConsumers(ctx context.Context) ([]string, error) {
 	names, err := readRows(ctx, s, parkedConsumers, nil, pgx.RowTo[string])
 	if err != nil {

@@ -11,19 +11,19 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// beginRetention is a statement of its own, before the one that removes or replays: that one's
-// snapshot must be younger than the lock. The wait for rows is bounded, since a writer that writes
-// a known event again locks it until the end of his transaction, and a replay waits for the lock
-// meanwhile. What a commit undoes that the disk has not is removed once more. All that these
-// transactions do is by index and in its order, whatever the statistics say: a table that was empty
-// when they were taken may have a million rows by now. A process that is stopped in the middle
-// would hold rows of shards, and with them the leases of all relays, until it is woken: the server
-// ends its transaction well within a lease.
+// beginRetention precedes the statement that removes or replays: the snapshot of that statement
+// must be younger than the lock. The wait for rows is bounded: a writer that writes a known event
+// again locks its row until the end of the transaction, and a replay waits for the lock meanwhile.
+// The commit does not wait for the disk: rows that come back after a crash are removed once more.
+// All reads go by indexes and in their order, whatever the statistics say: a table that was empty
+// when they were taken may have a million rows by now. If the process is stopped in the middle, the
+// server ends the transaction well within a lease; the locked shard rows would otherwise keep all
+// relays from renewing.
 const beginRetention = `SELECT set_config('lock_timeout', '2s', true), set_config('idle_in_transaction_session_timeout', '2s', true), set_config('synchronous_commit', $2, true),
     set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), pg_advisory_xact_lock($1)`
 
-// retained is the predicate for an event e that is to stay. Each look is by index: OFFSET 0
-// keeps the planner from reading all of the queue instead, of which it has no statistics.
+// retained is the predicate for an event e that must stay. OFFSET 0 makes each lookup use an index:
+// without statistics, the planner might read the whole queue instead.
 const retained = `(
         EXISTS (SELECT FROM {{outbox_queue}} q WHERE q.shard = e.shard AND q.id = e.id OFFSET 0)
         OR EXISTS (SELECT FROM {{outbox_deferred}} d WHERE d.id = e.id OFFSET 0)
@@ -31,8 +31,8 @@ const retained = `(
         OR EXISTS (SELECT FROM {{outbox_attempts}} a WHERE a.event_id = e.id
                    AND a.outcome = 'replayed' AND a.at >= statement_timestamp() - $1::bigint * interval '1 us' OFFSET 0))`
 
-// removeDelivered goes from receipt to receipt, since one may name a single event or
-// a thousand. statement_timestamp is stable, which an index needs.
+// removeDelivered goes from receipt to receipt, since a receipt may name a single event or a
+// thousand. statement_timestamp is stable, as an index condition needs.
 var removeDelivered = statement(`
 WITH RECURSIVE old (delivered_at, id, event_ids, n) AS (
     (SELECT r.delivered_at, r.id, r.event_ids, cardinality(r.event_ids) FROM {{outbox_receipts}} r
@@ -64,8 +64,8 @@ func (s *Store) RemoveDelivered(ctx context.Context, retention time.Duration, af
 	return s.remove(ctx, "remove delivered events", removeDelivered, retention.Microseconds(), sinceOf(after), limit)
 }
 
-// removeDiscarded leaves the row of an event that is queued again, which a relay may
-// be about to park.
+// removeDiscarded keeps the row of an event that is queued again, because a relay may be about to
+// park that event.
 var removeDiscarded = statement(`
 WITH old AS MATERIALIZED (
     SELECT p.id FROM {{outbox_parked}} p
@@ -103,14 +103,14 @@ func (s *Store) remove(ctx context.Context, doing string, t *template, args ...a
 	return r, nil
 }
 
-// exclusively runs fn in a transaction that no other of its kind overlaps with:
-// janitors and replays of this outbox, wherever they run.
+// exclusively runs fn in a transaction that overlaps with no other janitor or replay of this
+// outbox, in any process.
 func (s *Store) exclusively(ctx context.Context, synchronous string, fn func(tx pgx.Tx) error) error {
 	tx, err := s.pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
 	if err != nil {
 		return err
 	}
-	defer rollback(ctx, tx) // after a commit it does nothing
+	defer rollback(ctx, tx) // does nothing after a commit
 	if _, err := tx.Exec(ctx, beginRetention, lockID(s.names, "retention"), synchronous); err != nil {
 		return err
 	}

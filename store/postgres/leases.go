@@ -10,15 +10,15 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// farAhead is how far ahead a lease of a relay may lie that does not say since when it runs: beyond
-// that, the clock was set back.
+// farAhead is how far ahead a lease without a known beginning may end. A lease that ends later is
+// from before the clock was set back.
 const farAhead = time.Hour
 
 func farAheadFor(ttl time.Duration) float64 { return micros(max(2*ttl, farAhead)) }
 
-// heartbeat counts the relays besides the caller that are visible. As with leases, one that was
-// seen before the clock was set back is not counted: its share of the shards would have no owner.
-// Rows are locked with SKIP LOCKED so that two relays that remove the same ones do not wait.
+// heartbeat counts the visible relays besides the caller. As with leases, a relay seen before the
+// clock was set back does not count: its share of the shards would have no owner. SKIP LOCKED keeps
+// two relays that remove the same rows from waiting for each other.
 var heartbeat = statement(`
 WITH gone AS (
     DELETE FROM {{outbox_relays}} WHERE id IN (
@@ -43,14 +43,14 @@ func (s *Store) Heartbeat(ctx context.Context, relay string, ttl time.Duration) 
 	return live, nil
 }
 
-// identity is of three parts. A restore from a dump changes the identifier of the cluster, and the
-// promotion of a standby its timeline. Statistics are begun anew when the server starts from a
-// crash, also of a single session: without a fail-over, that is when commits are lost that were not
-// waited for (synchronous_commit = off). A clean restart keeps them.
+// identity has three parts. A restore from a dump changes the identifier of the cluster, and the
+// promotion of a standby changes its timeline. Statistics start again after a crash of the server,
+// or of a single session: without a fail-over, commits that did not wait for the disk
+// (synchronous_commit = off) are lost then. A clean restart keeps the statistics.
 const identity = `SELECT c.name || ' ' || coalesce(extract(epoch FROM pg_stat_get_bgwriter_stat_reset_time())::text, '') FROM `
 
-// Identity implements [outbox.Identifier]. Where the server tells neither the identifier nor the
-// timeline, as some services do, the last part is left, which a standby has of its own.
+// Identity implements [outbox.Identifier]. Some services hide the identifier and the timeline. The
+// start of the statistics is left then, and a standby has a different one.
 func (s *Store) Identity(ctx context.Context) (string, error) {
 	var name string
 	err := s.pool.QueryRow(ctx, identity+`(
@@ -66,17 +66,17 @@ FROM pg_control_system()) c`, s.mode).Scan(&name)
 	return name, nil
 }
 
-// acquire takes shards over. FOR UPDATE excludes the fenced statements of the
-// former owner, which hold FOR KEY SHARE; a shard where one runs is passed
-// over and found again at the next call. A shard without an owner was given back.
+// acquire takes shards over. FOR UPDATE excludes the fenced statements of the former owner, which
+// hold FOR KEY SHARE. A shard where such a statement runs is skipped, and found again by the next
+// call. A shard without an owner was given back.
 //
-// leased_at: a lease lasts as long as its owner asked for, whatever this relay's take; one that
-// begins further ahead than it lasts is of before the clock was set back. A relay that does not
-// know the column leaves what is there, or NULL: a beginning in the past takes nothing from its
-// lease, nor does one behind its end.
+// leased_at: a lease lasts as long as its owner asked for, whatever the ttl of this relay. A lease
+// that begins further ahead than its duration is from before the clock was set back. A relay that
+// does not know the column leaves it unchanged or NULL. A beginning in the past does not shorten
+// its lease, and neither does a beginning after its end.
 //
-// low_epoch: what is kept counts if the epoch before this one knew of it, and goes on with this
-// one. Numbers that begin anew are below all that was kept before.
+// low_epoch: a kept low-water mark counts if the previous epoch knew of it, and stays with this
+// epoch. Numbers that begin anew are below every mark kept before.
 var acquire = statement(`
 WITH free AS MATERIALIZED (
     SELECT shard, owner IS NOT NULL AS abrupt FROM {{outbox_shards}}
@@ -114,10 +114,9 @@ func (s *Store) Acquire(ctx context.Context, relay string, ttl time.Duration, n 
 	return grants, nil
 }
 
-// renew changes no key, so it waits for no fenced statement. The rows are
-// locked in the order of shards before they are updated, as everywhere.
-// A lease that has expired and that nobody took is renewed: the epoch is
-// still the relay's.
+// renew changes no key column, so it waits for no fenced statement. The rows are locked in the
+// order of shards before the update, as everywhere. An expired lease that no relay has taken is
+// renewed: the epoch is still the relay's.
 var renew = statement(`
 WITH mine AS MATERIALIZED (
     SELECT s.shard FROM {{outbox_shards}} s
@@ -148,9 +147,8 @@ func (s *Store) Renew(ctx context.Context, relay string, ttl time.Duration, leas
 	return renewals, nil
 }
 
-// release gives shards back. FOR UPDATE waits for the fenced statements that
-// are under way, so that nothing of this owner runs when the next one begins.
-// The epoch stays: the next owner's is higher.
+// release gives shards back. FOR UPDATE waits for running fenced statements, so that no statement
+// of this owner runs when the next owner begins. The epoch stays: the next owner's is higher.
 var release = statement(`
 WITH mine AS MATERIALIZED (
     SELECT s.shard FROM {{outbox_shards}} s
@@ -173,9 +171,9 @@ func (s *Store) Release(ctx context.Context, relay string, leases []outbox.Lease
 	return nil
 }
 
-// clearRewind is fenced by its own predicate: it changes the row that it looks at. What is kept has
-// not gone below the rewind by itself. The ticket stays, for the next owner: earlier relays removed
-// it.
+// clearRewind needs no fence: its predicate compares owner and epoch of the row that it updates.
+// The kept low-water mark did not move below the rewind by itself. The ticket stays for the next
+// owner; earlier versions of the relay removed it.
 var clearRewind = statement(`
 UPDATE {{outbox_shards}} SET low_water = least(low_water, rewind_to - 1), tail = least(tail, rewind_to - 1), rewind_to = NULL
 WHERE shard = $2 AND owner = $1 AND epoch = $3 AND rewind_ticket = $4`)
@@ -188,8 +186,8 @@ func (s *Store) ClearRewind(ctx context.Context, relay string, lease outbox.Leas
 	return nil
 }
 
-// keepLow locks the rows in the order of shards, as everywhere, and is fenced by its own predicate.
-// A rewind that is asked for is not looked at here: as long as it is there, [acquire] does.
+// keepLow locks the rows in the order of shards, as everywhere, and its predicate is its fence. It
+// ignores a requested rewind, which [acquire] reads for as long as it is there.
 var keepLow = statement(`
 WITH mine AS MATERIALIZED (
     SELECT s.shard, l.low, l.tail, l.passed FROM {{outbox_shards}} s
@@ -230,5 +228,5 @@ func split(leases []outbox.Lease) (shards []int16, epochs []int64) {
 	return shards, epochs
 }
 
-// micros returns d as statements take it, to be multiplied with an interval.
+// micros returns d as a factor for an interval of one microsecond.
 func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }

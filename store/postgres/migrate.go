@@ -13,26 +13,25 @@ import (
 	"github.com/boxpair/boxpair/migrations"
 )
 
-// defaultLockTimeout is shorter than what a service can do without its outbox for.
+// defaultLockTimeout is shorter than the time for which a service can do without its outbox.
 const defaultLockTimeout = 5 * time.Second
 
-// Migrate brings the tables that cfg names up to this version of the library, and returns what it
-// applied: nothing, if they were. It makes the
-// schema if there is none. Processes that call it at the same time take turns. A
-// database that a newer version has migrated, or in which a migration is not the
-// one of this version, is left alone; the error wraps [migrations.ErrNewer] or
-// [migrations.ErrChanged].
+// Migrate creates or upgrades the tables that cfg names for this version of the library, and
+// returns the migrations that it applied: none if the tables were up to date. It creates a missing
+// schema. Processes that call Migrate at the same time take turns. A database that a newer version
+// has migrated is left alone, as is a database with a different migration under a known number; the
+// error wraps [migrations.ErrNewer] or [migrations.ErrChanged].
 //
-// All that is missing is applied in one transaction, which waits for each lock for
-// Config.MigrateLockTimeout and otherwise changes nothing; what it is going to lock is in the log
-// before. It begins again, up to five times, if it ends in a deadlock with transactions that use
-// the tables. Only migrations that build indexes concurrently, while others write, run outside: one
-// that was interrupted is done again by the next call, which removes the invalid index first. They
-// need two connections of the pool.
+// All missing migrations are applied in one transaction. It waits for each lock for
+// Config.MigrateLockTimeout, and changes nothing if it does not get the lock. The locks are logged
+// before they are taken. After a deadlock with transactions that use the tables, the transaction
+// begins again, up to five times. Only migrations that build indexes concurrently, while others
+// write, run outside a transaction, and need two connections of the pool. The next call repeats an
+// interrupted migration of this kind, and removes the invalid index first.
 //
-// An up-to-date database is only read, but where ALTER SCHEMA ... RENAME has left functions that
-// name the old schema: those are corrected. To change anything, the role needs to own the tables,
-// and CREATE on the schema and, if that does not exist, on the database.
+// An up-to-date database is only read. The exception are functions that still name the old schema
+// after ALTER SCHEMA ... RENAME: Migrate corrects them. For any change, the role must own the
+// tables, and needs CREATE on the schema and, if the schema is missing, on the database.
 func Migrate(ctx context.Context, pool *pgxpool.Pool, cfg Config) ([]migrations.Applied, error) {
 	m, err := newMigrator(pool, cfg)
 	if err != nil {
@@ -80,8 +79,9 @@ func (c Config) checkTimeout() error {
 	return nil
 }
 
-// run applies what is missing: by turns what belongs into one transaction and what must run outside
-// of any. What was applied before an error is returned with it.
+// run applies the missing migrations: by turns a transaction with all that may share it, and a
+// migration that must run outside any transaction. An error comes with the migrations that were
+// applied before it.
 func (m *migrator) run(ctx context.Context) (all []migrations.Applied, err error) {
 	for {
 		var applied []migrations.Applied
@@ -108,12 +108,12 @@ func (m *migrator) run(ctx context.Context) (all []migrations.Applied, err error
 	}
 }
 
-// deadlocks is how many transactions of migrations may end in a deadlock, one after another.
+// deadlocks is how many times in a row a transaction of migrations may end in a deadlock.
 const deadlocks = 5
 
-// unlessDeadlocked runs a transaction again that ended in a deadlock. Migrations lock several
-// tables, and transactions that are under way lock the same tables in orders of their own, so no
-// order of the migrations would prevent it.
+// unlessDeadlocked runs a transaction again after a deadlock. Migrations lock several tables, and
+// running transactions lock the same tables in orders of their own, so no order of the migrations
+// would prevent deadlocks.
 func (m *migrator) unlessDeadlocked(ctx context.Context, fn func() error) error {
 	for n := 1; ; n++ {
 		err := fn()
@@ -127,14 +127,14 @@ func (m *migrator) unlessDeadlocked(ctx context.Context, fn func() error) error 
 	}
 }
 
-// within runs fn in a transaction that holds the advisory lock of that name.
+// within runs fn in a transaction that holds the advisory lock of the given name.
 func (m *migrator) within(ctx context.Context, lock string, fn func(tx pgx.Tx) error) error {
-	// READ COMMITTED whatever the default is: what is read after the lock must be
-	// what the process that held it before has committed.
+	// READ COMMITTED whatever the default is: reads after the lock must see the commits of the
+	// process that held the lock before.
 	options := pgx.TxOptions{IsoLevel: pgx.ReadCommitted}
 	return pgx.BeginTxFunc(ctx, m.pool, options, func(tx pgx.Tx) error {
-		// The files are in standard SQL. The lock of other processes that migrate is waited for
-		// until ctx ends.
+		// The files are in standard SQL. The lock of other migrating processes is awaited until ctx
+		// ends.
 		if _, err := tx.Exec(ctx, "SET LOCAL standard_conforming_strings = on; SET LOCAL lock_timeout = 0; "+
 			"SET LOCAL idle_in_transaction_session_timeout = 0"); err != nil {
 			return err
@@ -150,12 +150,12 @@ func (m *migrator) within(ctx context.Context, lock string, fn func(tx pgx.Tx) e
 	})
 }
 
-// turn is how often a process looks whether another one has ended that migrates.
+// turn is how often a process checks whether another process has finished migrating.
 const turn = 100 * time.Millisecond
 
-// lock takes an advisory lock. A statement that waited for it would have a snapshot, which an index
-// that is built concurrently waits for in its turn, so the lock is asked for again and again; by
-// the simple protocol, since in the extended one a statement's snapshot lives on, after its last
+// lock polls for an advisory lock. A statement that waits for the lock would have a snapshot, and
+// an index that is built concurrently would wait for the end of the snapshot. The simple protocol
+// is used because in the extended protocol, the snapshot of a statement lives on after its last
 // row, until the next statement.
 func (m *migrator) lock(ctx context.Context, tx pgx.Tx, id int64) error {
 	ticker := time.NewTicker(turn)
@@ -173,8 +173,8 @@ func (m *migrator) lock(ctx context.Context, tx pgx.Tx, id int64) error {
 	}
 }
 
-// together applies what is missing up to the next migration that must run outside a transaction,
-// which it returns.
+// together applies the missing migrations up to the next migration that must run outside a
+// transaction, and returns the latter.
 func (m *migrator) together(ctx context.Context, tx pgx.Tx) (applied []migrations.Applied, next *migrations.Migration, err error) {
 	if err := makeHistory(ctx, tx, m.names); err != nil {
 		return nil, nil, err
@@ -215,7 +215,7 @@ func (m *migrator) pending(ctx context.Context, tx pgx.Tx) ([]migrations.Migrati
 	return migrations.Pending(m.known, history)
 }
 
-// announce says what will be locked before it is.
+// announce logs the locks before they are taken.
 func (m *migrator) announce(ctx context.Context, list []migrations.Migration) {
 	if len(list) == 0 {
 		return
@@ -236,7 +236,7 @@ func (m *migrator) announce(ctx context.Context, list []migrations.Migration) {
 		"schema", m.names.Schema(), "migrations", titles, "locks", locks, "lock_timeout", m.timeout)
 }
 
-// explain says what to do about a lock that was not to be had.
+// explain says what an operator can do about a lock that timed out.
 func (m *migrator) explain(err error) error {
 	if sqlState(err) == "55P03" { // lock_not_available
 		return fmt.Errorf("%w: another transaction has held one of its tables for %v (MigrateLockTimeout): "+
@@ -256,9 +256,8 @@ func (m *migrator) record(ctx context.Context, tx pgx.Tx, p *migrations.Migratio
 	return a, nil
 }
 
-// makeHistory makes the schema and the table of applied migrations. It looks
-// first, since CREATE … IF NOT EXISTS asks for privileges also when there is
-// nothing to create.
+// makeHistory creates the schema and the table of applied migrations. It reads the catalog first,
+// since CREATE … IF NOT EXISTS asks for privileges even if there is nothing to create.
 func makeHistory(ctx context.Context, tx pgx.Tx, names migrations.Names) error {
 	var schema, table bool
 	err := tx.QueryRow(ctx, `

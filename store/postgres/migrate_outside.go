@@ -12,10 +12,10 @@ import (
 	"github.com/boxpair/boxpair/migrations"
 )
 
-// outside applies a migration whose statements no transaction may hold, on another connection than
-// the one that holds the lock of processes that migrate. The lock is not that of other migrations:
-// for its own, versions without such migrations wait with a snapshot, which the index would wait
-// for.
+// outside applies a migration whose statements cannot run in a transaction. Another connection
+// holds the lock against migrating processes meanwhile. The lock has a name of its own. The lock of
+// other migrations would not do: older versions of the library wait for it with a snapshot, and the
+// index would wait for the end of the snapshot.
 func (m *migrator) outside(ctx context.Context, p *migrations.Migration) (applied []migrations.Applied, err error) {
 	if n := m.pool.Config().MaxConns; n < 2 {
 		return nil, fmt.Errorf("an index is built concurrently on a second connection, and the pool's MaxConns is %d", n)
@@ -28,7 +28,7 @@ func (m *migrator) outside(ctx context.Context, p *migrations.Migration) (applie
 		if len(pending) == 0 || pending[0].Number != p.Number {
 			return nil // another process has done it
 		}
-		if _, err := tx.Exec(ctx, "SELECT"); err != nil { // which ends the snapshot of the last one, see [migrator.lock]
+		if _, err := tx.Exec(ctx, "SELECT"); err != nil { // ends the snapshot of the last statement, see [migrator.lock]
 			return err
 		}
 		m.announce(ctx, pending[:1])
@@ -47,7 +47,7 @@ func (m *migrator) outside(ctx context.Context, p *migrations.Migration) (applie
 	return applied, nil
 }
 
-// build runs a statement, unless the index is there. One that was not finished is removed before.
+// build runs a statement unless its index exists. It removes an unfinished index first.
 func (m *migrator) build(ctx context.Context, index migrations.ConcurrentIndex) error {
 	if index.Name != "" {
 		name := migrations.Quote(m.names.Schema()) + "." + index.Name
@@ -67,8 +67,8 @@ func (m *migrator) build(ctx context.Context, index migrations.ConcurrentIndex) 
 	return err
 }
 
-// rename corrects the functions of a schema that was renamed: their bodies are text, and name the
-// schema as it was.
+// rename corrects the functions of a renamed schema: their bodies are text, and name the old
+// schema.
 func (m *migrator) rename(ctx context.Context, tx pgx.Tx) error {
 	stale, err := staleFunctions(ctx, tx, m.names)
 	if err != nil {
@@ -83,7 +83,7 @@ func (m *migrator) rename(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// function is one whose body names another schema than its own.
+// function is a function whose body names another schema than its own.
 type function struct{ name, definition, schema string }
 
 // querier is a pool or a transaction.
@@ -91,7 +91,7 @@ type querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
-// staleFunctions returns the outbox's functions that name another schema.
+// staleFunctions returns the functions of the outbox that name another schema.
 func staleFunctions(ctx context.Context, q querier, names migrations.Names) ([]function, error) {
 	rows, err := q.Query(ctx, `
 		SELECT p.proname, pg_get_functiondef(p.oid), p.prosrc
@@ -117,18 +117,18 @@ func staleFunctions(ctx context.Context, q querier, names migrations.Names) ([]f
 	return list, err
 }
 
-// corrected returns the statement that has f name the schema that it is in. Its owner, its
-// privileges and its settings stay.
+// corrected returns a statement after which f names its present schema. Owner, privileges and
+// settings stay.
 func (f *function) corrected(names migrations.Names) string {
 	tables := "." + strings.TrimSuffix(names.Bare("outbox_"), `"`)
 	return strings.ReplaceAll(f.definition, migrations.Quote(f.schema)+tables, migrations.Quote(names.Schema())+tables)
 }
 
-// CheckSchema reads which migrations the database has, and returns an error that wraps
-// [migrations.ErrMissing] if this version of the library needs more, and [migrations.ErrChanged] if
-// it has others. Later ones are no error. Where another tool has made the tables, or the role may
-// not read which migrations were applied, nothing can be told, and the answer is nil. Functions
-// that name another schema, as after ALTER SCHEMA ... RENAME, are an error as well.
+// CheckSchema reads the migrations of the database. The error wraps [migrations.ErrMissing] if this
+// version of the library needs more, and [migrations.ErrChanged] if a known migration differs.
+// Later migrations are no error. Functions with the name of another schema, as after ALTER SCHEMA
+// ... RENAME, are an error as well. The answer is nil if another tool has created the tables, or if
+// the role may not read the applied migrations, because nothing is known then.
 func (s *Store) CheckSchema(ctx context.Context) error {
 	known, err := migrations.Postgres(s.names)
 	if err != nil {

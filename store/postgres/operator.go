@@ -105,7 +105,7 @@ WITH chosen AS MATERIALIZED (
     ORDER BY p.id LIMIT $6
 )` + lockThem
 
-	// lockTimely chooses, unless forced, only what may still be sent again.
+	// lockTimely selects only events that may still be sent again, unless forced.
 	lockTimely = `
 WITH chosen AS MATERIALIZED (
     SELECT p.id, p.shard, p.key, p.state
@@ -122,8 +122,8 @@ WITH chosen AS MATERIALIZED (
 )`
 )
 
-// rewind asks the owners of the shards of changed for a rewind to the first
-// event that was changed there, or to where an earlier request wants it.
+// rewind asks the owners of the changed shards for a rewind to the first changed event, or to the
+// place of an earlier request if that is lower.
 const rewind = ` rewound AS (
     UPDATE {{outbox_shards}} s
     SET rewind_to = least(s.rewind_to, c.first), rewind_ticket = nextval($10::text::regclass)
@@ -132,7 +132,7 @@ const rewind = ` rewound AS (
 )
 SELECT e.dispatch_id FROM changed c JOIN {{outbox_events}} e ON e.id = c.id ORDER BY c.id`
 
-// redrive looks at the state again: another operator may have been faster.
+// redrive checks the state again: another operator may have been faster.
 var redrive = statement(lockTimely + `, changed AS (
     UPDATE {{outbox_parked}} p SET state = 'retrying', attempts = 0, next_attempt_at = clock_timestamp()
     FROM chosen c JOIN locked l ON l.shard = c.shard
@@ -142,14 +142,14 @@ var redrive = statement(lockTimely + `, changed AS (
     INSERT INTO {{outbox_attempts}} (event_id, outcome, error) SELECT id, 'redriven', $12::text FROM changed ORDER BY id
 ),` + rewind)
 
-// refusedDead counts the dead events that were passed over, up to a number.
+// refusedDead counts the dead events that were skipped, up to a limit.
 var refusedDead = statement(`
 SELECT count(*) FROM (
     SELECT FROM {{outbox_parked}} p JOIN {{outbox_events}} e ON e.id = p.id
     WHERE ` + selected + ` AND ` + expired + ` LIMIT $6
 ) p`)
 
-// Redrive implements [outbox.OperatorStore]. What is refused is counted up to 100,000.
+// Redrive implements [outbox.OperatorStore]. Refused events are counted up to 100,000.
 func (s *Store) Redrive(ctx context.Context, f outbox.Filter, reason string) (ids []uuid.UUID, refused int, err error) {
 	states := chosen(f, outbox.Dead)
 	if len(states) == 0 {
@@ -166,8 +166,8 @@ func (s *Store) Redrive(ctx context.Context, f outbox.Filter, reason string) (id
 	return ids, refused, nil
 }
 
-// discard frees a key if its head is discarded, or its only dead event, for
-// which it may be on hold. Discarding a follower frees nothing.
+// discard frees a key if it discards the head, or the only dead event, for which the key may be on
+// hold. Discarding a follower frees no key.
 var discard = statement(lockChosen + `, changed AS (
     UPDATE {{outbox_parked}} p SET state = 'discarded', next_attempt_at = NULL, reason = $11, discarded_at = clock_timestamp()
     FROM chosen c JOIN locked l ON l.shard = c.shard
@@ -204,7 +204,7 @@ func (s *Store) operate(ctx context.Context, doing string, t *template, f outbox
 	return ids, nil
 }
 
-// chosen returns those of states that f selects.
+// chosen returns the states that f selects.
 func chosen(f outbox.Filter, states ...outbox.State) []string {
 	var list []string
 	for _, state := range states {
@@ -228,9 +228,9 @@ func filterArgs(f outbox.Filter, states []string) []any {
 	return []any{ids, states, f.Topic, f.Key, f.After, limit, f.Error, sinceOf(f.Since), untilOf(f.Until)}
 }
 
-// stats counts up to a limit, and takes the oldest of the first event of
-// each shard: ids follow the order of writing. Replayed ones were delivered in their time.
-// Deferred ones count from when they are due, also where no relay has moved them.
+// stats counts up to a limit. The oldest pending event is the oldest of the first events of the
+// shards: ids follow the order of writing. Replayed events do not count, as they were delivered in
+// their time. Deferred events count from their due time, also if no relay has moved them yet.
 var stats = statement(`
 SELECT
     (SELECT count(*) FROM (SELECT FROM {{outbox_queue}} LIMIT $1 + 1) q),
@@ -256,8 +256,8 @@ SELECT
         CROSS JOIN LATERAL (SELECT e.created_at, e.due_at FROM {{outbox_events}} e WHERE e.id = first.id OFFSET 0) e
     ))) * 1000000)::bigint, 0)`)
 
-// Stats implements [outbox.OperatorStore]. Counting stops at 100,000, of
-// pending events and of each state alike.
+// Stats implements [outbox.OperatorStore]. Counting stops at 100,000 pending events, and at as many
+// of each state.
 func (s *Store) Stats(ctx context.Context) (outbox.Stats, error) {
 	var st outbox.Stats
 	var oldest int64
@@ -269,7 +269,7 @@ func (s *Store) Stats(ctx context.Context) (outbox.Stats, error) {
 	if st.Pending > pendingLimit {
 		st.Pending, st.PendingCapped = pendingLimit, true
 	}
-	// An age below zero is a clock that was set back.
+	// A negative age means that the clock was set back.
 	st.OldestPending = max(0, time.Duration(oldest)*time.Microsecond)
 	return st, nil
 }

@@ -18,11 +18,11 @@ WITH fence AS MATERIALIZED (
     FOR KEY SHARE
 )`
 
-// live is the predicate of the indexes on the parked events of a key's FIFO.
+// live is the predicate of the indexes on the parked events in the FIFO of a key.
 const live = `state IN ('retrying', 'following')`
 
-// park moves events from the queue. An event that was parked before and is
-// in the queue again takes its old row over.
+// park moves events out of the queue. An event that was parked before and is queued again reuses
+// its old row.
 var park = statement(fence + `, failed AS MATERIALIZED (
     SELECT * FROM unnest($4::bigint[], $5::bigint[], $6::integer[], $7::float8[], $8::boolean[], $9::text[], $10::text[])
         AS x (id, round, attempts, retry_in, dead, outcome, error)
@@ -44,8 +44,7 @@ var park = statement(fence + `, failed AS MATERIALIZED (
 )
 SELECT NOT EXISTS (SELECT FROM fence)`)
 
-// Park implements [outbox.RelayStore]. Events whose queue row has another
-// round stay in the queue.
+// Park implements [outbox.RelayStore]. Events whose queue row has another round stay in the queue.
 func (s *Store) Park(ctx context.Context, relay string, lease outbox.Lease, failures []outbox.Failure) (bool, error) {
 	if len(failures) == 0 {
 		return false, nil
@@ -74,7 +73,7 @@ var follow = statement(fence + `, taken AS (
 )
 SELECT NOT EXISTS (SELECT FROM fence)`)
 
-// Follow implements [outbox.RelayStore]. Of marks, Seq and Round are used.
+// Follow implements [outbox.RelayStore]. Only Seq and Round of the marks are used.
 func (s *Store) Follow(ctx context.Context, relay string, lease outbox.Lease, marks []outbox.Mark) (bool, error) {
 	if len(marks) == 0 {
 		return false, nil
@@ -86,10 +85,9 @@ func (s *Store) Follow(ctx context.Context, relay string, lease outbox.Lease, ma
 	return s.fenced(ctx, "park followers", follow, relay, lease, seqs, rounds)
 }
 
-// promote makes the first live event of the keys in freed retrying and due, unless
-// its key is on hold and a dead event is before it;
-// gone are the events that this statement takes out of their keys, which its
-// snapshot still shows, and kept those that it has just scheduled.
+// promote makes the first live event of each key in freed retrying and due, unless the key is on
+// hold after a dead event. gone lists the events that this statement removes from their keys, and
+// that are still in its snapshot. kept lists the newly scheduled events.
 const promote = ` promoted AS (
     UPDATE {{outbox_parked}} p
     SET state = 'retrying', next_attempt_at = least(coalesce(p.next_attempt_at, clock_timestamp()), clock_timestamp())
@@ -104,10 +102,10 @@ const promote = ` promoted AS (
                                   WHERE d.shard = k.shard AND d.key = k.key AND d.state = 'dead' AND d.id < head.id))
 )`
 
-// retry changes live events only: one that an operator discarded while it was
-// sent stays discarded. Comparing the attempts makes it harmless to repeat it: what it buried
-// may have been redriven since. The shard is compared so that no index fits: the planner
-// would rather read all live events of the shard than look a few up by id.
+// retry changes live events only: an event that an operator discarded during the send stays
+// discarded. Comparing the attempts makes a repetition harmless, since a dead event may have been
+// redriven meanwhile. The comparison of the shard matches no index: the planner would read all live
+// events of the shard instead of looking a few up by id.
 var retry = statement(fence + `, failed AS MATERIALIZED (
     SELECT * FROM unnest($4::bigint[], $5::integer[], $6::float8[], $7::boolean[], $8::text[], $9::text[])
         AS x (id, attempts, retry_in, dead, outcome, error)
@@ -142,9 +140,8 @@ func (s *Store) Retry(ctx context.Context, relay string, lease outbox.Lease, fai
 		f.seqs, f.attempts, f.retryIn, f.dead, f.outcomes, f.errors, hold)
 }
 
-// sent removes delivered events. One that an operator discarded while it was
-// sent keeps its row, with the reason, and gets its receipt: both are true. As in
-// retry, no index must fit the shard.
+// sent removes delivered events. An event that an operator discarded during the send keeps its row
+// with the reason, and gets its receipt: both are true. As in retry, no index must match the shard.
 var sent, sentNoted = sentStatement(""), sentStatement(confirmations("delivered"))
 
 func sentStatement(noted string) *template {
@@ -178,8 +175,8 @@ func (s *Store) Sent(ctx context.Context, relay string, lease outbox.Lease, seqs
 	return s.fenced(ctx, "remove sent events", s.noting(sent, sentNoted), relay, lease, seqs, hold)
 }
 
-// heal looks at the first live event of each key. It jumps from key to key,
-// so a key costs the same however many events follow in it.
+// heal reads the first live event of each key. It jumps from key to key, so the cost of a key does
+// not depend on the number of its followers.
 var heal = statement(`
 WITH fence AS MATERIALIZED (
     SELECT s.shard FROM {{outbox_shards}} s
@@ -269,19 +266,19 @@ func (s *Store) Blocked(ctx context.Context, shards []int, hold bool, after outb
 	return keys, nil
 }
 
-// isHead is the predicate for p being the first live event of its key. Two
-// live events of a key may both be retrying, after a redrive; only the first one counts.
+// isHead is the predicate for p being the first live event of its key. After a redrive, two live
+// events of a key may be retrying; only the first counts.
 const isHead = `(p.key = '' OR NOT EXISTS (
     SELECT FROM {{outbox_parked}} b
     WHERE b.shard = p.shard AND b.key = p.key AND b.` + live + ` AND b.id < p.id))`
 
-// unheld is the predicate for p having no dead event before it in its key, if these hold their
-// keys.
+// unheld is the predicate for an event p without a dead event before it in its key, if dead events
+// hold their keys.
 const unheld = `(NOT $6 OR p.key = '' OR NOT EXISTS (
     SELECT FROM {{outbox_parked}} d WHERE d.shard = p.shard AND d.key = p.key AND d.state = 'dead' AND d.id < p.id))`
 
-// due has one row at least, for when the next event is due. Both halves
-// compare with the same moment, so that no event falls between them.
+// due returns at least one row, for the time of the next due event. Both halves compare with the
+// same moment, so that no event falls between them.
 var due = statement(`
 SELECT coalesce((extract(epoch FROM n.at - statement_timestamp()) * 1000000)::bigint, 0), d.id IS NOT NULL,
     coalesce(d.next_attempt_at, 'epoch'), coalesce(d.shard, 0), coalesce(d.id, 0), 0, coalesce(d.attempts, 0), 'retrying', ` + eventColumns + `
@@ -360,7 +357,7 @@ func (s *Store) FetchParked(ctx context.Context, shard int, key string, hold boo
 	return events, nil
 }
 
-// failures are failures as the arrays that a statement takes.
+// failures are the arrays of failures that a statement takes.
 type failures struct {
 	seqs             []int64
 	attempts         []int32
@@ -383,7 +380,7 @@ func newFailures(list []outbox.Failure) failures {
 	return f
 }
 
-// text returns s as PostgreSQL can keep it: a broker's error may hold anything.
+// text returns s in a form that PostgreSQL can store: a broker's error may hold any bytes.
 func text(s string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
 }

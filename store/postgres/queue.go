@@ -18,11 +18,10 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// stamp is the stamp of an event e. due_at is NULL of one that was never deferred, and not counted
-// then.
+// stamp is the stamp of an event e. greatest ignores due_at if the event was never deferred.
 const stamp = `greatest(e.created_at, e.due_at)`
 
-// eventColumns are the columns of an event that its row may be missing from.
+// eventColumns are the columns of an event, whose row may be missing.
 const eventColumns = `
     e.id IS NULL, coalesce(e.dispatch_id, '00000000-0000-0000-0000-000000000000'), coalesce(e.digest, ''),
     coalesce(e.topic, ''), coalesce(e.key, ''), coalesce(e.type, ''), coalesce(e.producer, ''),
@@ -31,11 +30,11 @@ const eventColumns = `
     coalesce(e.correlation_id, ''), coalesce(e.traceparent, ''), coalesce(e.tracestate, ''),
     coalesce(e.occurred_at, 'epoch'), coalesce(greatest(e.created_at, e.due_at), 'epoch'), coalesce(e.resend_seconds, 0)`
 
-// fetch reads ranges of the queue. The bound from below keeps the scan from stepping over what was
-// deleted there, however long vacuum is held up. Each event is looked up by its id: OFFSET 0 keeps
-// the planner from reading the whole log instead, as it may when it has no idea of the size of the
-// queue. NOT IN a set makes a hash table of it, whatever the plan; <> ALL an array compares with
-// each, unless it is planned for that very array.
+// fetch reads ranges of the queue. The lower bound keeps the scan from stepping over deleted rows,
+// however long vacuum is held up. Each event is looked up by its id: without OFFSET 0 the planner,
+// which may not know the size of the queue, may read the whole log instead. NOT IN (SELECT …)
+// builds a hash table in every plan; <> ALL (array) compares with each element unless the plan is
+// made for this very array.
 var fetch = statement(`
 SELECT r.shard, q.id, q.round, 0, '', ` + eventColumns + `
 FROM unnest($1::smallint[], $2::bigint[], $3::bigint[], $4::bigint[]) AS r (shard, after, through, most)
@@ -69,7 +68,7 @@ func (s *Store) Fetch(ctx context.Context, ranges []outbox.Range) ([]outbox.Queu
 	return events, nil
 }
 
-// bySeq returns a copy of found in the order of Seq. Events are large: sorting them in their place
+// bySeq returns a copy of found in the order of Seq. Events are large, and sorting them in place
 // would copy each several times.
 func bySeq(found []outbox.Queued) []outbox.Queued {
 	type place struct {
@@ -88,10 +87,10 @@ func bySeq(found []outbox.Queued) []outbox.Queued {
 	return sorted
 }
 
-// fetchKey walks along the queue of the shard and looks at the event of each row: a key that has
-// many rows there, which is when this is called, is soon served. If it is not, a lap of the relay
-// serves it. In pieces it could miss an event between two of them that was committed in between,
-// and bring a later one.
+// fetchKey walks along the queue of the shard and reads the event of each row. It is called for a
+// key with many rows in the queue, so it finds them soon; if not, a lap of the relay serves the
+// key. Several shorter reads could miss an event that is committed between two of them, and return
+// a later event.
 var fetchKey = statement(`
 SELECT q.shard, q.id, q.round, 0, '', ` + eventColumns + `
 FROM {{outbox_queue}} q
@@ -114,11 +113,11 @@ func (s *Store) events(ctx context.Context, t *template, args ...any) (events []
 	return events, err
 }
 
-// answers are where events are put until it is known how many there are.
+// answers holds buffers for events until their number is known.
 var answers = sync.Pool{New: func() any { return new([]outbox.Queued) }}
 
-// eachEvent runs a statement that reads queued or parked events and has use take what it brings,
-// which it must copy.
+// eachEvent runs a statement that reads queued or parked events, and calls use with them. use must
+// copy the events that it keeps.
 func (s *Store) eachEvent(ctx context.Context, t *template, use func([]outbox.Queued), args ...any) error {
 	answer := answers.Get().(*[]outbox.Queued)
 	found := (*answer)[:0]
@@ -143,14 +142,15 @@ func (s *Store) eachEvent(ctx context.Context, t *template, use func([]outbox.Qu
 	return err
 }
 
-// queuedScan scans rows of queued or parked events. The row is always scanned to one
-// place and copied from there, so that only what it holds is allocated for it.
+// queuedScan scans rows of queued or parked events. Every row is scanned into the same place and
+// copied from there, so that only its values are allocated.
 type queuedScan struct {
 	queued  outbox.Queued
 	columns []any
 }
 
-// newQueuedScan scans what first takes, shard, id, round, attempts, state and eventColumns.
+// newQueuedScan scans the columns of first, then shard, id, round, attempts, state and
+// eventColumns.
 func newQueuedScan(first ...any) *queuedScan {
 	s := &queuedScan{}
 	q := &s.queued
@@ -161,7 +161,7 @@ func newQueuedScan(first ...any) *queuedScan {
 
 func (s *queuedScan) row(rows pgx.Rows) (outbox.Queued, error) {
 	q := &s.queued
-	*q = outbox.Queued{} // headers and digest are only set if there are any
+	*q = outbox.Queued{} // headers and digest stay zero unless the row has them
 	if err := rows.Scan(s.columns...); err != nil {
 		return outbox.Queued{}, fmt.Errorf("event %d: %w", q.Seq, err)
 	}
@@ -171,8 +171,8 @@ func (s *queuedScan) row(rows pgx.Rows) (outbox.Queued, error) {
 	return *q, nil
 }
 
-// into returns where the columns of eventColumns go, the first one excepted. What cannot be read is
-// left out, and said in unreadable.
+// into returns the destinations of eventColumns except the first. A column that cannot be decoded
+// is left out, and named in unreadable.
 func into(r *outbox.Record, unreadable *string) []any {
 	return []any{
 		(*[16]byte)(&r.ID), digestColumn{&r.Digest}, &r.Topic, &r.Key, &r.Type, &r.Producer, &r.Source, &r.Version, &r.Index,
@@ -190,7 +190,7 @@ func (c digestColumn) ScanBytes(v []byte) error {
 	return nil
 }
 
-// resendColumn scans for how long an event may be sent again. It comes behind the stamp.
+// resendColumn scans the duration for which an event may be sent again. It must follow the stamp.
 type resendColumn struct{ record *outbox.Record }
 
 // ScanInt64 implements [pgtype.Int64Scanner].
@@ -234,17 +234,17 @@ func (c timeColumn) ScanTimestamptz(v pgtype.Timestamptz) error {
 	return nil
 }
 
-// writers names the transactions that hold the lock that an INSERT takes on
-// the log, before it is given ids, and keeps to its end. Locks are those of this
-// database, and readable by any role. The virtual transaction ID is there from
-// the start; a prepared transaction loses it and keeps the transaction ID, which it may have
-// got so late that no sample has seen it, so it is named as prepared besides. The start of the
-// server goes with the former, since its numbers begin anew.
+// writers names the transactions that hold the lock of an INSERT on the log, which an INSERT takes
+// before it gets its ids and keeps until the transaction ends. pg_locks shows the locks of this
+// database, to any role. A virtual transaction ID exists from the start. A prepared transaction
+// loses its virtual ID and keeps the transaction ID, perhaps so late that no sample has seen it,
+// and is therefore named as prepared as well. The start of the server is part of a virtual ID's
+// name, since virtual IDs begin anew.
 //
-// A backend that commits gives up its virtual transaction (N/0 stands there from then on) in the
-// moment in which its rows become visible, and releases its locks after that. Its writer may thus
-// count as ended while the locks are still there, which is right: a read that begins after the
-// sample sees the rows.
+// A backend that commits gives up its virtual transaction (pg_locks shows N/0 from then on) in the
+// moment in which its rows become visible, and releases its locks later. So a writer may count as
+// ended while its locks are still held. This is correct: a read that begins after the sample sees
+// the rows.
 var writers = statement(`
 WITH w AS MATERIALIZED (
     SELECT DISTINCT virtualtransaction FROM pg_locks
@@ -273,20 +273,20 @@ func (s *Store) Writers(ctx context.Context) ([]string, error) {
 
 // mark deletes queue rows.
 //
-// fence: locked in the order of shards, for as long as this statement. Who
-// waited for a takeover looks at the row again and does not find it. The commit
-// need not wait for the disk: what it undoes is sent once more.
+// fence: the shard rows are locked in the order of shards until the statement ends. After waiting
+// for a takeover, the statement checks the row again and does not match it. The commit does not
+// wait for the disk: if a crash undoes a mark, the event is sent once more.
 //
-// round: a late mark of an earlier row of the same event must not delete the
-// row that an operator put there since.
+// round: a late mark of an earlier row of the same event must not delete the row that an operator
+// has added since.
 //
-// found: the rows are looked up one by one, and deleted where they are. Joined at once, the planner
-// walks through whole shards where statistics are of a queue that was empty, as they are most of
-// the time, and goes on so when there are millions. Rows of the queue are never updated, so what
-// stands at such a place is the row that was found, or nothing.
+// found: the rows are looked up one by one, and deleted by ctid. In a join, the planner would scan
+// whole shards while the statistics are of an empty queue, which is most of the time, and would
+// keep that plan for millions of rows. Rows of the queue are never updated, so a ctid holds the row
+// that was found, or no row.
 var mark, markNoted = markStatement(""), markStatement(confirmations("marked"))
 
-// confirmations notes events as confirmed attempts, for Config.AllAttempts.
+// confirmations records events as confirmed attempts, for Config.AllAttempts.
 func confirmations(of string) string {
 	return ` noted AS (
     INSERT INTO {{outbox_attempts}} (event_id, outcome, relay) SELECT id, 'confirmed', $1 FROM ` + of + ` ORDER BY id
@@ -321,7 +321,8 @@ WHERE (l.shard, l.epoch) NOT IN (SELECT shard, epoch FROM fence)
 ORDER BY l.shard`)
 }
 
-// noting returns the statement that notes confirmed attempts, if they are to be.
+// noting returns the statement that records confirmed attempts if Config.AllAttempts asks for them,
+// or else the plain statement.
 func (s *Store) noting(plain, noted *template) *template {
 	if s.allAttempts {
 		return noted
@@ -329,7 +330,7 @@ func (s *Store) noting(plain, noted *template) *template {
 	return plain
 }
 
-// Mark implements [outbox.RelayStore]. One receipt is kept for the whole call.
+// Mark implements [outbox.RelayStore]. The whole call writes one receipt.
 func (s *Store) Mark(ctx context.Context, relay string, marks []outbox.Mark) ([]int, error) {
 	if len(marks) == 0 {
 		return nil, nil

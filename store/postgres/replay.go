@@ -11,13 +11,13 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// expired is the predicate for an event e that may not be sent again any more. One
-// whose row is missing is not: nobody can say.
+// expired is the predicate for an event e that must not be sent again any more. An event without a
+// log row does not count as expired, because its stamp is unknown.
 const expired = `coalesce(e.resend_seconds > 0 AND ` + stamp + ` + e.resend_seconds * interval '1 s' <= statement_timestamp(), false)`
 
-// findPlace halves the log by ids, which stamps follow, so that it needs no index on them. Those
-// that were deferred have their own: their stamps are later than those of their neighbours. The sum
-// keeps the planner from looking for the lowest one in the whole log.
+// findPlace searches the log by halving the range of ids: created_at ascends with the id, so no
+// index on it is needed. Deferred events have later stamps than their neighbours, and an index of
+// their own. The sum in id + 0 keeps the planner from searching the whole log for the lowest id.
 var findPlace = statement(`
 WITH RECURSIVE s (low, high) AS (
     SELECT coalesce(min(id), 1) - 1, coalesce(max(id), 0) FROM {{outbox_events}}
@@ -42,8 +42,8 @@ func (s *Store) Place(ctx context.Context, at time.Time) (after int64, err error
 	return after, nil
 }
 
-// retainedEvents reads a part of the log, whatever it selects of that, so that a step
-// takes as long for a rare key as for all. IDs are looked up.
+// retainedEvents reads one part of the log, however few events of the part the filter selects, so a
+// step takes as long for a rare key as for all keys. Events given by ID are looked up.
 const retainedEvents = `, picked AS MATERIALIZED (
     SELECT e.id, e.dispatch_id, ` + stamp + ` AS stamp, e.resend_seconds, ` + expired + ` AS expired
     FROM part e
@@ -116,9 +116,9 @@ func idValues(ids []uuid.UUID) []pgtype.UUID {
 	return values
 }
 
-// requeue locks the shards before it looks further, as operators do, and its snapshot is younger
-// than the lock that keeps janitors and other replays out: an event that it sees neither deferred,
-// queued nor parked stays so until it is queued here. Rounds begin with tickets, see
+// requeue locks the shards before it reads further, as operators do. Its snapshot is younger than
+// the lock that excludes janitors and other replays, so an event that is neither deferred, queued
+// nor parked in this snapshot stays so until it is queued here. Rounds begin with tickets, see
 // [outbox.RoundChance].
 var requeue = statement(`
 WITH chosen AS MATERIALIZED (

@@ -16,8 +16,8 @@ import (
 var _ inbox.RequestStore[pgx.Tx] = (*Store)(nil)
 
 var (
-	// claimRequest waits for a transaction that holds the key. The answer is read by the
-	// next statement, whose snapshot sees what that one has committed.
+	// claimRequest waits for a transaction that holds the key. The next statement reads the answer:
+	// its snapshot sees the commit of that transaction.
 	claimRequest = statement(`
 INSERT INTO {{inbox_requests}} (scope, key, fingerprint) VALUES ($1, $2, $3)
 ON CONFLICT (scope, key) DO NOTHING`)
@@ -28,8 +28,8 @@ SELECT fingerprint, status, header, body FROM {{inbox_requests}} WHERE scope = $
 	answerRequest = statement(`
 UPDATE {{inbox_requests}} SET status = $3, header = $4, body = $5 WHERE scope = $1 AND key = $2`)
 
-	// forgetRequests goes by the index; rows that a replay of a request waits for are not
-	// locked, since a committed one is never changed.
+	// forgetRequests uses the index. No request that is being replayed waits for it, since a
+	// committed row is never changed.
 	forgetRequests = statement(`
 DELETE FROM {{inbox_requests}} r
 USING (
@@ -40,8 +40,7 @@ USING (
 WHERE r.scope = old.scope AND r.key = old.key`)
 )
 
-// ClaimRequest implements [inbox.RequestStore]. The lock timeout of tx is its own again
-// afterwards.
+// ClaimRequest implements [inbox.RequestStore]. It restores the lock timeout of tx.
 func (s *Store) ClaimRequest(ctx context.Context, tx pgx.Tx, r inbox.Request, wait time.Duration) (*inbox.Answer, error) {
 	var before string
 	err := tx.QueryRow(ctx, `SELECT current_setting('lock_timeout')`).Scan(&before)

@@ -9,8 +9,8 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// reportRoutes is a statement of its own, not a part of the heartbeat: a role that was granted
-// nothing on the table, or a schema that has none yet, must not cost a relay its leases.
+// reportRoutes is separate from the heartbeat: a role without privileges on the table, or a schema
+// without the table, must not cost a relay its leases.
 var reportRoutes = statement(`
 WITH gone AS (
     DELETE FROM {{outbox_routes}} n

@@ -7,9 +7,9 @@ import (
 	"github.com/boxpair/boxpair/migrations"
 )
 
-// Listen implements [outbox.RelayStore] with LISTEN. It takes a connection out
-// of the pool for itself and closes it in the end; the pool may open another in its place.
-// A pooler in transaction mode passes no signals on: poll then.
+// Listen implements [outbox.RelayStore] with LISTEN. It takes a connection out of the pool and
+// closes it in the end; the pool may open another in its place. A pooler in transaction mode passes
+// no signals on: poll then.
 func (s *Store) Listen(ctx context.Context, woken func(text string)) error {
 	pooled, err := s.pool.Acquire(ctx)
 	if err != nil {
@@ -33,8 +33,8 @@ func (s *Store) Listen(ctx context.Context, woken func(text string)) error {
 	}
 }
 
-// Notify implements [outbox.RelayStore] with NOTIFY, in a transaction of its
-// own: notifying transactions commit one after another.
+// Notify implements [outbox.RelayStore] with NOTIFY, in a transaction of its own: transactions that
+// notify commit one after another.
 func (s *Store) Notify(ctx context.Context, text string) error {
 	if _, err := s.pool.Exec(ctx, "SELECT pg_notify($1, $2)", s.channel, text); err != nil {
 		return failed("notify", err)

@@ -14,10 +14,10 @@ import (
 // template is a statement in which {{name}} stands for a table.
 type template struct{ text string }
 
-// templates are all statements of this package, which stand beside their callers.
+// templates are all statements of this package. Each stands beside its caller.
 var templates []*template
 
-// statement declares a statement. It is called for variables of the package only.
+// statement declares a statement. Only variables of the package call it.
 func statement(text string) *template {
 	t := &template{text: text}
 	templates = append(templates, t)
@@ -39,28 +39,28 @@ func newStatements(names migrations.Names) statements {
 	return all
 }
 
-// query runs a statement of a relay or an operator outside any transaction. It
-// is planned for the table as it is now, see [planEach].
+// query runs a statement of a relay or an operator outside any transaction. The server plans it for
+// the present size of the tables, see [planEach].
 func (s *Store) query(ctx context.Context, t *template, args ...any) (pgx.Rows, error) {
 	return s.pool.Query(ctx, s.sql[t], append([]any{s.mode}, args...)...)
 }
 
-// keepPlans precedes a statement whose plan is kept. The planner is told what it cannot know of a
-// queue that was empty a moment ago, so a plan that was made then is right when there are millions:
-// it goes by the indexes, and in their order. jit: each plan without them counts as very dear, and
-// would be compiled. memoize: of events that are read once each, nothing should be remembered,
-// which takes a third of the time of a fetch; PostgreSQL 13 knows nothing of it.
+// keepPlans precedes a statement whose plan is kept. The planner does not know how fast an empty
+// queue grows to millions of rows. The settings make it choose indexes, in their order, so a plan
+// made for the empty queue stays right. jit: a plan without indexes counts as very expensive, and
+// would be compiled. memoize: events that are read once each need no cache, which takes a third of
+// the time of a fetch. PostgreSQL 13 has no memoize.
 const keepPlans = `SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true),
     set_config('enable_bitmapscan', 'off', true), set_config('jit', 'off', true),
     CASE WHEN current_setting('enable_memoize', true) IS NOT NULL THEN set_config('enable_memoize', 'off', true) END`
 
-// kept runs a statement that a relay runs many times a second, outside any transaction, and read
-// with its rows. To parse and to plan it takes longer than to run it, so the server keeps the
-// prepared statement and one plan of it. The settings go along in the same round trip, and end with
-// the statement. Where the pool prepares nothing, it is a [Store.query].
+// kept runs a statement that a relay runs many times a second, outside any transaction; read gets
+// the rows. Parsing and planning take longer than the execution, so the server keeps the prepared
+// statement and one plan. The settings travel in the same round trip, and end with the statement.
+// If the pool does not prepare statements, kept is [Store.query].
 //
-// Only for statements whose tables have one index that serves: of two, the planner cannot tell the
-// better one while both are empty.
+// Use kept only for tables with a single index that fits: the planner cannot tell the better of two
+// indexes while both are empty.
 func (s *Store) kept(ctx context.Context, read func(pgx.Rows) error, t *template, args ...any) error {
 	if !s.keeps {
 		rows, err := s.query(ctx, t, args...)
@@ -85,12 +85,12 @@ func (s *Store) queryRow(ctx context.Context, t *template, args ...any) pgx.Row 
 	return s.pool.QueryRow(ctx, s.sql[t], append([]any{s.mode}, args...)...)
 }
 
-// exec is query for a statement that returns none.
+// exec is query for a statement that returns no rows.
 func (s *Store) exec(ctx context.Context, t *template, args ...any) (pgconn.CommandTag, error) {
 	return s.pool.Exec(ctx, s.sql[t], append([]any{s.mode}, args...)...)
 }
 
-// readRows is query for a statement whose rows scan reads. Its errors are as they come.
+// readRows is query with a scan of each row. Its errors are not wrapped.
 func readRows[T any](ctx context.Context, s *Store, t *template, args []any, scan func(row pgx.CollectableRow) (T, error)) ([]T, error) {
 	rows, err := s.query(ctx, t, args...)
 	if err != nil {

@@ -16,22 +16,21 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// SQLStore is a [Store] whose transactions are those of database/sql, for services on
-// sqlx, GORM, ent or database/sql itself. Everything that runs without a transaction of
-// the caller's (relays, janitors, operators, the bookkeeping of inboxes) uses the pool. It is
-// safe for concurrent use.
+// SQLStore is a [Store] whose transactions are those of database/sql, for services on sqlx, GORM,
+// ent or database/sql itself. All work outside a transaction of the caller's (relays, janitors,
+// operators, the bookkeeping of inboxes) uses the pool. It is safe for concurrent use.
 //
 // Writers take any open [sql.Tx] on the store's database whose [sql.DB] runs on pgx's package
-// stdlib. The pool may serve that as well, so that a process has one:
+// stdlib. The pool may serve that [sql.DB] as well, so that a process has one pool:
 //
 //	pool, err := pgxpool.New(ctx, url)
 //	db := stdlib.OpenDBFromPool(pool)      // for sqlx, GORM, ent
 //	store, err := postgres.NewSQL(pool, postgres.Config{})
 //
-// Handlers, and what [SQLStore.Transact] runs, are given a transaction of the store's own. To
-// commit it or roll it back is an error: its owner does.
+// Handlers and the function of [SQLStore.Transact] get a transaction of the store's own. Committing
+// it or rolling it back is an error: the store does.
 type SQLStore struct {
-	// Store has the same tables. Its methods that this type does not have are this type's as well.
+	// Store has the same tables. Methods that SQLStore does not define come from Store.
 	*Store
 }
 
@@ -43,13 +42,13 @@ var (
 	_ inbox.EffectStore[*sql.Tx] = (*SQLStore)(nil)
 )
 
-// ErrNotPgx is wrapped when a transaction is not one of pgx's package stdlib: another driver,
-// or a wrapper around the driver that does not pass arguments on as they are.
+// ErrNotPgx is wrapped when a transaction does not belong to pgx's package stdlib, because of
+// another driver, or a wrapper around the driver that changes arguments.
 var ErrNotPgx = errors.New("the transaction is not one of pgx's stdlib (github.com/jackc/pgx/v5/stdlib)")
 
 // NewSQL returns a store over pool whose transactions are those of database/sql. It does no I/O. As
-// with [New], the tables are made by [Migrate], and the pool stays the caller's, who closes it
-// after everything that uses the store has ended.
+// with [New], the tables are created by [Migrate], and the caller closes the pool after all users
+// of the store have ended.
 func NewSQL(pool *pgxpool.Pool, cfg Config) (*SQLStore, error) {
 	store, err := New(pool, cfg)
 	if err != nil {
@@ -98,7 +97,7 @@ func (s *SQLStore) LockKeys(ctx context.Context, tx *sql.Tx, keys []string) erro
 }
 
 // Transact implements [outbox.EventStore] as [Store.Transact] does, with round trips of their own
-// for BEGIN, queued events and COMMIT: nothing is queued for the end of a transaction of
+// for BEGIN, queued events and COMMIT: statements cannot be queued for the end of a transaction of
 // database/sql.
 func (s *SQLStore) Transact(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx) error) error {
 	return s.transact(ctx, func(ctx context.Context, g *guard) error {
@@ -109,8 +108,8 @@ func (s *SQLStore) Transact(ctx context.Context, fn func(ctx context.Context, tx
 	})
 }
 
-// Savepoint implements [outbox.EventStore]. An error of a statement that fn
-// swallowed is an error here: the savepoint cannot be released, and is rolled back to.
+// Savepoint implements [outbox.EventStore]. If fn swallowed the error of a statement, the savepoint
+// cannot be released: it is rolled back to, and Savepoint returns an error.
 func (s *SQLStore) Savepoint(ctx context.Context, tx *sql.Tx, fn func(ctx context.Context, tx *sql.Tx) error) error {
 	if err := savepoint(ctx, tx, "SAVEPOINT boxpair_sp"); err != nil {
 		return fmt.Errorf("savepoint: %w", err)
@@ -120,8 +119,8 @@ func (s *SQLStore) Savepoint(ctx context.Context, tx *sql.Tx, fn func(ctx contex
 		if released {
 			return
 		}
-		// fn failed, panicked or called Goexit. Savepoints of one name hide each other, so
-		// this one has to go. If the connection is gone, so is the transaction.
+		// fn failed, panicked or called Goexit. Savepoints of one name hide each other, so this
+		// savepoint must go. A broken connection ends the transaction with it.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
 		defer cancel()
 		_ = savepoint(ctx, tx, "ROLLBACK TO SAVEPOINT boxpair_sp", "RELEASE SAVEPOINT boxpair_sp")
@@ -191,8 +190,8 @@ func (s *SQLStore) FinishEffect(ctx context.Context, c inbox.Claim, r *inbox.Eff
 	})
 }
 
-// Classify implements [inbox.ClaimStore] as [Store.Classify] does; what database/sql says of
-// a connection that is gone is of the infrastructure, too.
+// Classify implements [inbox.ClaimStore] as [Store.Classify] does. An error of database/sql about a
+// broken connection belongs to the infrastructure, too.
 func (s *SQLStore) Classify(err error) inbox.ErrorClass {
 	class := s.Store.Classify(err)
 	if class == inbox.HandlerError && errors.Is(err, driver.ErrBadConn) {

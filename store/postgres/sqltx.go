@@ -13,10 +13,10 @@ import (
 	"github.com/boxpair/boxpair/store/internal/sqlstore"
 )
 
-// within runs fn on the connection of tx. database/sql shows the connection of a sql.Conn but not
-// that of a sql.Tx. pgx hands it to an argument that rewrites the statement, while database/sql
-// keeps every other user of the transaction out, its own rollback included; so fn runs there, and
-// the statement itself is never sent.
+// within runs fn on the connection of tx. database/sql shows the connection of a sql.Conn, but not
+// of a sql.Tx. pgx gives the connection to an argument that rewrites the statement. database/sql
+// excludes all other users of the transaction meanwhile, its own rollback included. So fn runs
+// there, and the statement itself is never sent.
 func within(ctx context.Context, tx *sql.Tx, fn func(ctx context.Context, tx pgx.Tx) error) error {
 	v := &visit{fn: fn}
 	_, err := tx.ExecContext(ctx, "", v)
@@ -31,7 +31,7 @@ func within(ctx context.Context, tx *sql.Tx, fn func(ctx context.Context, tx pgx
 	return errors.Join(ErrNotPgx, err)
 }
 
-// visit is an argument that is visited with a connection.
+// visit is an argument that pgx calls with the connection.
 type visit struct {
 	fn   func(ctx context.Context, tx pgx.Tx) error
 	done bool
@@ -47,7 +47,7 @@ func (v *visit) RewriteQuery(ctx context.Context, conn *pgx.Conn, _ string, _ []
 	return "", nil, errVisited
 }
 
-// visited is the transaction that is open on a connection, which somebody else ends.
+// visited is the open transaction of a connection, which database/sql ends.
 type visited struct{ *pgxConn }
 
 type pgxConn = pgx.Conn // a field of that name would hide the method
@@ -69,7 +69,7 @@ func (v visited) Conn() *pgx.Conn { return v.pgxConn }
 // LargeObjects implements [pgx.Tx].
 func (v visited) LargeObjects() pgx.LargeObjects { return pgx.LargeObjects{} }
 
-// lender are the connections of a pool, each as one of database/sql besides.
+// lender takes connections of a pool that a driver of database/sql can use as well.
 type lender struct{ pool *pgxpool.Pool }
 
 // lentConn is a connection that a driver of database/sql can use as well.
@@ -83,26 +83,26 @@ func (l lender) acquire(ctx context.Context) (connection, error) {
 	return &lentConn{conn.(*stdlib.Conn)}, nil
 }
 
-// Conn returns the connection that is lent.
+// Conn returns the connection of pgx.
 func (c *lentConn) Conn() *pgx.Conn { return c.conn.Conn() }
 
-// SendBatch is that of the connection.
+// SendBatch sends b on the connection of pgx.
 func (c *lentConn) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 	return c.Conn().SendBatch(ctx, b)
 }
 
-// Release gives the connection back to the pool, which is what closing it means for the driver.
+// Release gives the connection back to the pool: the driver does so when it closes the connection.
 func (c *lentConn) Release() { _ = c.conn.Close() }
 
-// lend runs fn with tx as a transaction of database/sql. That begins and ends nothing on the
-// server. Statements and rows that fn has left open are ended with it, and if fn has failed, rows
-// may be why.
+// lend runs fn with tx as a transaction of database/sql, whose begin and end send nothing to the
+// server. Its end closes statements and rows that fn has left open. Open rows may be the reason why
+// fn has failed.
 func lend(ctx context.Context, tx pgx.Tx, fn func(tx *sql.Tx) error) error {
 	g := tx.(*guardedTx).guard
 	c := &lentDriver{conn: g.tx.conn.(*lentConn), guard: g}
 	db := sql.OpenDB(c)
 	defer func() { _ = db.Close() }()
-	lent, err := db.BeginTx(context.WithoutCancel(ctx), nil) // its end is not that of ctx
+	lent, err := db.BeginTx(context.WithoutCancel(ctx), nil) // the end of ctx does not end the transaction
 	if err != nil {
 		return err
 	}
@@ -132,7 +132,7 @@ func (d *lentDriver) Connect(context.Context) (driver.Conn, error) {
 // Driver implements [driver.Connector].
 func (d *lentDriver) Driver() driver.Driver { return stdlib.GetDefaultDriver() }
 
-// lentDriverConn has all that pgx's connection can do but to begin a transaction or end one.
+// lentDriverConn is pgx's connection, except that it neither begins nor ends transactions.
 type lentDriverConn struct {
 	*stdlib.Conn
 	lent *lentDriver
@@ -147,7 +147,7 @@ func (c lentDriverConn) BeginTx(context.Context, driver.TxOptions) (driver.Tx, e
 }
 
 // Close implements [driver.Conn].
-func (c lentDriverConn) Close() error { return nil } // it is only lent
+func (c lentDriverConn) Close() error { return nil } // the owner closes the connection
 
 // ExecContext implements [driver.ExecerContext].
 func (c lentDriverConn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
@@ -173,8 +173,8 @@ func (c lentDriverConn) PrepareContext(ctx context.Context, query string) (drive
 	return c.Conn.PrepareContext(ctx, query)
 }
 
-// admit tells whether a statement may run. An argument that is given the connection may end the
-// transaction there.
+// admit refuses statements as [guard.admit] does. An argument that is given the connection may end
+// the transaction on it.
 func (c lentDriverConn) admit(ctx context.Context, query string, args []driver.NamedValue) error {
 	if len(args) > 0 && rewrites(args[0].Value) {
 		if _, own := args[0].Value.(*visit); !own {

@@ -9,16 +9,16 @@ import (
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
-// transaction is a transaction of the store on a connection of its own. [Store.Transact] and every
-// way of an inbox run their functions in one, guarded by [transaction.guarded].
+// transaction is a transaction of the store on a connection of its own. [Store.Transact] and all
+// ways of an inbox run their functions in one, guarded by [transaction.guarded].
 //
-// It begins on the server with its first statement, in the same round trip: the BEGIN is the head
-// of its first batch, with the settings and locks of an inbox behind it. Statements that are queued
-// for its end go with the COMMIT. If that is all, BEGIN, statements and COMMIT are one round trip.
+// It begins on the server with its first statement, in the same round trip: the first batch starts
+// with BEGIN, and with the settings and locks of an inbox. Queued statements go with the COMMIT. A
+// transaction of queued statements takes one round trip from BEGIN to COMMIT.
 //
-// A statement of the caller's is sent behind a BEGIN of its own: a batch of pgx would hide it from
-// tracers of single statements, take no modes of execution, and close the connection on an argument
-// that it cannot encode. The store's own statements travel with the BEGIN.
+// A statement of the caller's is sent after a separate BEGIN: a batch of pgx would hide the
+// statement from tracers of single statements, ignore modes of execution, and close the connection
+// on an argument that cannot be encoded. The store's own statements travel with the BEGIN.
 type transaction struct {
 	store   *Store
 	conn    connection
@@ -46,8 +46,8 @@ func (s *Store) newTransaction(ctx context.Context, options pgx.TxOptions) (*tra
 	return t, nil
 }
 
-// begun returns the transaction for a statement of its function, and begins it on the server first
-// unless it has begun.
+// begun returns the transaction for a statement of its function, and first begins it on the server
+// if necessary.
 func (t *transaction) begun(ctx context.Context) (pgx.Tx, error) {
 	switch {
 	case t.over:
@@ -70,10 +70,10 @@ func (t *transaction) begun(ctx context.Context) (pgx.Tx, error) {
 	return tx, nil
 }
 
-// hasBegun tells whether the transaction has begun on the server, and statements may run in it.
+// hasBegun tells whether the transaction has begun on the server and may run statements.
 func (t *transaction) hasBegun() bool { return t.tx != nil && t.err == nil }
 
-// batch returns the batch to send next, which begins the transaction unless it has begun.
+// batch returns the batch to send next. The first batch begins the transaction.
 func (t *transaction) batch() *pgx.Batch {
 	b := t.opening
 	t.opening = nil
@@ -96,8 +96,8 @@ func (t *transaction) send(ctx context.Context, b *pgx.Batch) error {
 	return err
 }
 
-// exec runs a statement of the store's in tx, and reads its row into values if there are some. The
-// BEGIN travels with it, if it is still to be sent.
+// exec runs a statement of the store's in tx, and reads its row into values unless values is empty.
+// The BEGIN travels with the statement if it is still to be sent.
 func exec(ctx context.Context, tx pgx.Tx, values []any, sql string, args ...any) error {
 	if g, ok := tx.(*guardedTx); ok && g.sp == nil && !g.guard.over.Load() {
 		if t := g.guard.tx; t.opening != nil && t.claim == nil {
@@ -111,8 +111,8 @@ func exec(ctx context.Context, tx pgx.Tx, values []any, sql string, args ...any)
 	return tx.QueryRow(ctx, sql, args...).Scan(values...)
 }
 
-// first begins the transaction with its first statement. An error of the statement leaves the
-// transaction aborted, as PostgreSQL does.
+// first begins the transaction with its first statement. If the statement fails, PostgreSQL leaves
+// the transaction aborted.
 func (t *transaction) first(ctx context.Context, values []any, sql string, args []any) error {
 	b := t.batch()
 	q := b.Queue(sql, args...)
@@ -126,9 +126,9 @@ func (t *transaction) first(ctx context.Context, values []any, sql string, args 
 	return err
 }
 
-// run runs a handler in the transaction. Its error comes back as it is, unless more is known about
-// it: that the connection is closed, for [Store.Classify], or that a statement before the one that
-// reported it has failed.
+// run runs a handler in the transaction. The error comes back unchanged, with two exceptions:
+// [Store.Classify] must know that the connection is closed, and the user that an earlier statement
+// has failed.
 func (t *transaction) run(ctx context.Context, fn func(tx pgx.Tx) error) error {
 	return t.explain(t.guarded(ctx, func(g *guard) error { return fn(&g.root) }))
 }
@@ -145,7 +145,8 @@ func (t *transaction) explain(err error) error {
 	return err
 }
 
-// sendQueued sends what handlers have queued, before other statements of the transaction.
+// sendQueued sends the statements that handlers have queued, before further statements of the
+// transaction.
 func (t *transaction) sendQueued(ctx context.Context) error {
 	b := t.queued
 	if b == nil {
@@ -155,8 +156,8 @@ func (t *transaction) sendQueued(ctx context.Context) error {
 	return t.explain(t.send(ctx, b))
 }
 
-// flush is sendQueued before statements that must not run for a handler that has failed: it fails
-// where the handler swallowed the error of a statement.
+// flush is sendQueued before statements that must not run after a failed handler: it returns an
+// error if the handler swallowed the error of a statement.
 func (t *transaction) flush(ctx context.Context) error {
 	if err := t.sendQueued(ctx); err != nil {
 		return err
@@ -167,8 +168,9 @@ func (t *transaction) flush(ctx context.Context) error {
 	return nil
 }
 
-// end rolls back what was not committed, also when a function panicked or called Goexit, and gives
-// the connection back. A session that may hold locks is closed, which releases them.
+// end rolls back unless the transaction was committed, also when a function panicked or called
+// Goexit, and gives the connection back. If the session may hold locks, the connection is closed,
+// which releases them.
 func (t *transaction) end(ctx context.Context) {
 	if t.tx != nil && !t.over {
 		rollback(ctx, t.tx)

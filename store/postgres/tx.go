@@ -13,10 +13,10 @@ import (
 )
 
 // Transact implements [outbox.EventStore]. The transaction begins on the server with its first
-// statement, and what [AtCommit] and [Store.AppendAtCommit] have queued goes with the COMMIT: if
-// there is nothing else, all is one round trip, and if there is nothing at all, none. If ctx has
-// ended when fn returns, the transaction is rolled back; a COMMIT that was sent, and what is sent
-// with it, is waited for whatever becomes of ctx, for 30 s at most.
+// statement. Statements that [AtCommit] and [Store.AppendAtCommit] have queued go with the COMMIT:
+// queued statements alone take one round trip, and an empty transaction takes none. If ctx has
+// ended when fn returns, the transaction is rolled back. Once the COMMIT and the queued statements
+// are sent, Transact waits for the answer for up to 30 s, even if ctx ends.
 func (s *Store) Transact(ctx context.Context, fn func(ctx context.Context, tx pgx.Tx) error) error {
 	return s.transact(ctx, func(ctx context.Context, g *guard) error { return fn(ctx, &g.root) })
 }
@@ -38,7 +38,7 @@ func (s *Store) transact(ctx context.Context, fn func(ctx context.Context, g *gu
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	if t.opening != nil && t.queued == nil { // nothing was asked for
+	if t.opening != nil && t.queued == nil { // no statement was run or queued
 		return nil
 	}
 	switch outcome, err := t.commit(ctx, commitTimeout); {
@@ -53,8 +53,8 @@ func (s *Store) transact(ctx context.Context, fn func(ctx context.Context, g *gu
 	}
 }
 
-// rollback rolls tx back. An error is not worth reporting: pgx closes the
-// connection then, and the server rolls back.
+// rollback rolls tx back. It ignores an error: pgx closes the connection then, and the server rolls
+// back.
 func rollback(ctx context.Context, tx pgx.Tx) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
 	defer cancel()
@@ -63,8 +63,8 @@ func rollback(ctx context.Context, tx pgx.Tx) {
 
 var errSavepointFailed = errors.New("a statement in it had failed")
 
-// Savepoint implements [outbox.EventStore]. An error of a statement that fn
-// swallowed is an error here: the savepoint cannot be released, and is rolled back to.
+// Savepoint implements [outbox.EventStore]. If fn swallowed the error of a statement, the savepoint
+// cannot be released: it is rolled back to, and Savepoint returns an error.
 func (s *Store) Savepoint(ctx context.Context, tx pgx.Tx, fn func(ctx context.Context, tx pgx.Tx) error) error {
 	sp, end, err := setSavepoint(ctx, tx)
 	if err != nil {
@@ -89,8 +89,8 @@ func (s *Store) Savepoint(ctx context.Context, tx pgx.Tx, fn func(ctx context.Co
 	return nil
 }
 
-// Retryable implements [outbox.EventStore]: serialization failures,
-// deadlocks and locks that were not available in time.
+// Retryable implements [outbox.EventStore]: it is true for serialization failures, deadlocks and
+// lock timeouts.
 func (s *Store) Retryable(err error) bool {
 	if errors.Is(err, outbox.ErrCommitUnknown) {
 		return false
@@ -102,8 +102,9 @@ func (s *Store) Retryable(err error) bool {
 	return false
 }
 
-// setSavepoint sets a savepoint, and returns it for a function and for its end, which is not the
-// function's if tx was given by a store.
+// setSavepoint sets a savepoint. It returns sp for a function, and end for the store to release it
+// or roll it back. In a transaction that the store has given out, only the latter can end the
+// savepoint.
 func setSavepoint(ctx context.Context, tx pgx.Tx) (sp, end pgx.Tx, err error) {
 	if t, ok := tx.(*guardedTx); ok {
 		sp, err := t.beginSavepoint(ctx, true)
