@@ -308,7 +308,7 @@ func (s *Store) Unstarted(ctx context.Context, consumer int, ids []uuid.UUID) er
 // Failed implements [inbox.ClaimStore].
 func (s *Store) Failed(ctx context.Context, consumer int, id uuid.UUID, lastError string) (int, error) {
 	var attempts int
-	if err := s.queryRow(ctx, countFailure, consumer, idValue(id), plain(lastError)).Scan(&attempts); err != nil {
+	if err := s.queryRow(ctx, countFailure, consumer, idValue(id), storable(lastError)).Scan(&attempts); err != nil {
 		return 0, failed("count a failed attempt", &ownError{err})
 	}
 	return attempts, nil

@@ -185,7 +185,7 @@ WHERE id = $1`)
 func (s *Store) SettleEffect(ctx context.Context, r *inbox.EffectRun, o inbox.EffectOutcome) (bool, error) {
 	var n int
 	err := s.queryRow(ctx, settleEffect, r.Seq, r.Run, string(o.State), o.Uncertain, o.Attempts, max(0, o.In.Microseconds()),
-		o.Result, o.Noted, plain(o.LastError)).Scan(&n)
+		o.Result, o.Noted, storable(o.LastError)).Scan(&n)
 	if err != nil {
 		return false, failed("record what became of an effect", &ownError{err})
 	}

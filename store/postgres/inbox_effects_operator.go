@@ -80,7 +80,7 @@ func (s *Store) ChangeEffects(ctx context.Context, f inbox.EffectFilter, c inbox
 	if err != nil || len(states) == 0 {
 		return nil, err
 	}
-	ids, err := readRows(ctx, s, changeEffects, append(effectArgs(&f, states), string(c.State), c.Result, plain(c.Reason), noted), scanID)
+	ids, err := readRows(ctx, s, changeEffects, append(effectArgs(&f, states), string(c.State), c.Result, storable(c.Reason), noted), scanID)
 	if err != nil {
 		return nil, failed("change effects", &ownError{err})
 	}

@@ -84,7 +84,7 @@ func (s *Store) RedriveMessages(ctx context.Context, f inbox.Filter, reason stri
 		allowed = append(allowed, inbox.Retrying)
 	}
 	return s.changeMessages(ctx, "redrive", &f, allowed, func(b *pgx.Batch, seqs []int64, states []string) *pgx.QueuedQuery {
-		return b.Queue(s.sql[redriveMessages], seqs, states, plain(reason))
+		return b.Queue(s.sql[redriveMessages], seqs, states, storable(reason))
 	})
 }
 
@@ -114,7 +114,7 @@ WHERE state = 'following' AND id = (
 func (s *Store) DiscardMessages(ctx context.Context, f inbox.Filter, reason string) ([]uuid.UUID, error) {
 	allowed := []inbox.State{inbox.Retrying, inbox.Following, inbox.Dead, inbox.TooOldState, inbox.AlteredState}
 	return s.changeMessages(ctx, "discard", &f, allowed, func(b *pgx.Batch, seqs []int64, states []string) *pgx.QueuedQuery {
-		return b.Queue(s.sql[discardMessages], seqs, states, plain(reason))
+		return b.Queue(s.sql[discardMessages], seqs, states, storable(reason))
 	})
 }
 

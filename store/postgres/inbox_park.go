@@ -116,7 +116,7 @@ func (s *Store) queueParked(b *pgx.Batch, p *inbox.Parking) error {
 	})
 	b.Queue(s.sql[deleteAttempts], p.Consumer, id)
 	if p.State == inbox.Dead && p.Attempts == 0 {
-		b.Queue(s.sql[noteAttempt], p.Consumer, []pgtype.UUID{id}, "dead", plain(p.LastError))
+		b.Queue(s.sql[noteAttempt], p.Consumer, []pgtype.UUID{id}, "dead", storable(p.LastError))
 	}
 	return nil
 }
@@ -149,12 +149,12 @@ func parkingArgs(p *inbox.Parking, claimed bool) ([]any, error) {
 	}
 	return []any{
 		p.Consumer, idValue(m.ID), m.Digest[:], timeValue(m.Stamp), m.Topic, m.Key, p.Ordered, claimed, string(p.State),
-		metadata, payload, p.Attempts, max(0, p.RetryIn.Microseconds()), plain(p.LastError),
+		metadata, payload, p.Attempts, max(0, p.RetryIn.Microseconds()), storable(p.LastError),
 	}, nil
 }
 
-// plain replaces the characters of text that the database cannot store.
-func plain(text string) string {
+// storable replaces the characters of text that the database cannot store.
+func storable(text string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", "\uFFFD")
 }
 

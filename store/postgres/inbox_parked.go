@@ -287,7 +287,7 @@ SELECT consumer, dispatch_id, CASE WHEN was < $2 THEN 'failed' ELSE 'dead' END, 
 // applied, discarded or buried meanwhile, is left as it is.
 func (s *Store) RetryMessage(ctx context.Context, seq int64, attempts int, retryIn time.Duration, dead bool, lastError string) error {
 	if !dead {
-		_, err := s.exec(ctx, retryMessage, seq, attempts, max(0, retryIn.Microseconds()), plain(lastError))
+		_, err := s.exec(ctx, retryMessage, seq, attempts, max(0, retryIn.Microseconds()), storable(lastError))
 		if err != nil {
 			return failed("put a parked message back", &ownError{err})
 		}
@@ -305,7 +305,7 @@ func (s *Store) RetryMessage(ctx context.Context, seq int64, attempts int, retry
 	defer t.end(ctx)
 	buried := false
 	b := t.batch()
-	b.Queue(s.sql[buryMessage], seq, attempts, plain(lastError)).Exec(func(tag pgconn.CommandTag) error {
+	b.Queue(s.sql[buryMessage], seq, attempts, storable(lastError)).Exec(func(tag pgconn.CommandTag) error {
 		buried = tag.RowsAffected() == 1
 		return nil
 	})

@@ -155,7 +155,7 @@ func (s *Store) Redrive(ctx context.Context, f outbox.Filter, reason string) (id
 	if len(states) == 0 {
 		return nil, 0, nil
 	}
-	ids, err = s.operate(ctx, "redrive events", redrive, f, states, f.Force, text(reason))
+	ids, err = s.operate(ctx, "redrive events", redrive, f, states, f.Force, storable(reason))
 	if err != nil || f.Force {
 		return ids, 0, err
 	}
@@ -189,7 +189,7 @@ var discard = statement(lockChosen + `, changed AS (
 // Discard implements [outbox.OperatorStore].
 func (s *Store) Discard(ctx context.Context, f outbox.Filter, reason string) ([]uuid.UUID, error) {
 	states := chosen(f, outbox.Retrying, outbox.Following, outbox.Dead)
-	return s.operate(ctx, "discard events", discard, f, states, text(reason))
+	return s.operate(ctx, "discard events", discard, f, states, storable(reason))
 }
 
 func (s *Store) operate(ctx context.Context, doing string, t *template, f outbox.Filter, states []string, args ...any) ([]uuid.UUID, error) {

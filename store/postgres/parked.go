@@ -2,7 +2,6 @@ package postgres
 
 import (
 	"context"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -375,12 +374,7 @@ func newFailures(list []outbox.Failure) failures {
 	for i := range list {
 		f.seqs[i], f.attempts[i], f.dead[i] = list[i].Seq, int32(list[i].Attempts), list[i].Dead
 		f.retryIn[i] = micros(list[i].RetryIn)
-		f.outcomes[i], f.errors[i] = list[i].Outcome.String(), text(list[i].Error)
+		f.outcomes[i], f.errors[i] = list[i].Outcome.String(), storable(list[i].Error)
 	}
 	return f
-}
-
-// text returns s in a form that PostgreSQL can store: a broker's error may hold any bytes.
-func text(s string) string {
-	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
 }
