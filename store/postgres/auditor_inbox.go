@@ -45,7 +45,7 @@ WHERE i.dispatch_id IS NOT NULL OR p.states IS NOT NULL OR t.dispatch_id IS NOT 
 
 // FindClaims implements [audit.Inbox].
 func (a *Auditor) FindClaims(ctx context.Context, consumer int, ids []uuid.UUID) ([]audit.FoundClaim, error) {
-	return collect(ctx, a, "look claims up", auditFindClaims, func(rows pgx.Rows, c *audit.FoundClaim) error {
+	return collect(ctx, a, "find claims", auditFindClaims, func(rows pgx.Rows, c *audit.FoundClaim) error {
 		return rows.Scan((*[16]byte)(&c.ID), &c.Claimed, instantColumn{&c.Stamp}, digestColumn{&c.Digest}, &c.Applied,
 			&c.States, &c.Attempts, &c.LastError)
 	}, consumer, idValues(ids))

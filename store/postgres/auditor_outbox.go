@@ -32,7 +32,7 @@ LEFT JOIN (SELECT id, delivered_at FROM {{outbox_receipts}} ORDER BY delivered_a
 
 // Span implements [audit.Outbox].
 func (a *Auditor) Span(ctx context.Context) (audit.Span, error) {
-	spans, err := collect(ctx, a, "read what the outbox holds", auditSpan, func(rows pgx.Rows, s *audit.Span) error {
+	spans, err := collect(ctx, a, "read the span of the outbox", auditSpan, func(rows pgx.Rows, s *audit.Span) error {
 		return rows.Scan(instantColumn{&s.Now}, &s.Last, instantColumn{&s.RetainedSince})
 	}, a.names.Table("outbox_events"))
 	if err != nil {
@@ -126,7 +126,7 @@ WHERE r.delivered_at >= $1`)
 
 // FindEvents implements [audit.Outbox].
 func (a *Auditor) FindEvents(ctx context.Context, ids []uuid.UUID, since time.Time) ([]audit.FoundEvent, error) {
-	list, err := collect(ctx, a, "look events up", auditFindEvents, func(rows pgx.Rows, e *audit.FoundEvent) error {
+	list, err := collect(ctx, a, "find events", auditFindEvents, func(rows pgx.Rows, e *audit.FoundEvent) error {
 		return rows.Scan(&e.Seq, (*[16]byte)(&e.ID), digestColumn{&e.Digest}, &e.Topic, instantColumn{&e.CreatedAt}, &e.State)
 	}, idValues(ids))
 	if err != nil || since.IsZero() {

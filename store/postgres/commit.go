@@ -51,7 +51,7 @@ func queueing(tx pgx.Tx) (*transaction, error) {
 	g, ok := tx.(*guardedTx)
 	switch {
 	case !ok || g.sp != nil:
-		return nil, errors.New("this is not the transaction of a handler or of Transact, or it is within a savepoint")
+		return nil, errors.New("the transaction is not that of a handler or of Transact, or is a savepoint")
 	case g.guard.over.Load():
 		return nil, fmt.Errorf("%w: %w", pgx.ErrTxClosed, sqlstore.ErrReturned)
 	}

@@ -68,7 +68,7 @@ func New(pool *pgxpool.Pool, cfg Config) (*Store, error) {
 		cfg.Isolation = pgx.ReadCommitted
 	case pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable:
 	default:
-		err = errors.Join(err, fmt.Errorf("Isolation: %q is not a level that an outbox can use", cfg.Isolation))
+		err = errors.Join(err, fmt.Errorf("Isolation: %q is not read committed, repeatable read or serializable", cfg.Isolation))
 	}
 	if err != nil {
 		return nil, fmt.Errorf("postgres store config: %w", err)

@@ -96,7 +96,7 @@ func (s *Store) Undefer(ctx context.Context, relay string, leases []outbox.Lease
 	shards, epochs := split(leases)
 	switch until, some, err := s.untilDeferred(ctx, shards); {
 	case err != nil:
-		return outbox.Undeferred{}, failed("look for deferred events", err)
+		return outbox.Undeferred{}, failed("read the next deferred event", err)
 	case !some:
 		return outbox.Undeferred{}, nil
 	case until > 0:

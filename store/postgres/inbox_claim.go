@@ -300,7 +300,7 @@ func (s *Store) Unstarted(ctx context.Context, consumer int, ids []uuid.UUID) er
 		return nil
 	}
 	if _, err := s.exec(ctx, takeStartsBack, consumer, idValues(ids)); err != nil {
-		return failed("take starts back", &ownError{err})
+		return failed("take back recorded starts", &ownError{err})
 	}
 	return nil
 }

@@ -187,7 +187,7 @@ func (s *Store) SettleEffect(ctx context.Context, r *inbox.EffectRun, o inbox.Ef
 	err := s.queryRow(ctx, settleEffect, r.Seq, r.Run, string(o.State), o.Uncertain, o.Attempts, max(0, o.In.Microseconds()),
 		o.Result, o.Noted, storable(o.LastError)).Scan(&n)
 	if err != nil {
-		return false, failed("record what became of an effect", &ownError{err})
+		return false, failed("record the outcome of an effect", &ownError{err})
 	}
 	return n == 1, nil
 }

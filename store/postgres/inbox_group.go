@@ -235,7 +235,7 @@ func (t *transaction) setGroupAside(ctx context.Context, g *groupClaims) error {
 // of its key.
 func (t *transaction) queueFollower(b *pgx.Batch, c *inbox.Claim) error {
 	if c.Message == nil {
-		return errors.New("claim has a key but no message to park")
+		return errors.New("the claim has a key, but no message to park")
 	}
 	b.Queue(t.store.sql[unapplied], c.Consumer, idValue(c.ID))
 	p := inbox.Parking{Consumer: c.Consumer, Message: c.Message, State: inbox.Following, Ordered: true}

@@ -37,7 +37,7 @@ DELETE FROM {{inbox_parked}} WHERE consumer = $1 AND dispatch_id = $2 AND digest
 func (s *Store) ParkMessage(ctx context.Context, p inbox.Parking) (inbox.Verdict, error) {
 	m := p.Message
 	if m == nil {
-		return inbox.None, errors.New("park: there is no message")
+		return inbox.None, errors.New("park: no message given")
 	}
 	p.Ordered = p.Ordered && m.Key != ""
 	switch p.State {
@@ -45,7 +45,7 @@ func (s *Store) ParkMessage(ctx context.Context, p inbox.Parking) (inbox.Verdict
 		return s.setAside(ctx, &p)
 	case inbox.Retrying, inbox.Dead:
 	default:
-		return inbox.None, fmt.Errorf("park: %q is not a state to park in", p.State)
+		return inbox.None, fmt.Errorf("park: a message cannot be parked as %q", p.State)
 	}
 	verdict, err := s.parkClaimed(ctx, &p)
 	if err != nil {
@@ -110,7 +110,7 @@ func (s *Store) queueParked(b *pgx.Batch, p *inbox.Parking) error {
 	b.Queue(s.sql[deleteUnclaimed], p.Consumer, id, p.Message.Digest[:])
 	b.Queue(s.sql[insertMessage], args...).Exec(func(tag pgconn.CommandTag) error {
 		if tag.RowsAffected() != 1 {
-			return errors.New("a parked message has lost its claim")
+			return errors.New("the message is parked already, but its claim was missing")
 		}
 		return nil
 	})

@@ -289,7 +289,7 @@ func (s *Store) RetryMessage(ctx context.Context, seq int64, attempts int, retry
 	if !dead {
 		_, err := s.exec(ctx, retryMessage, seq, attempts, max(0, retryIn.Microseconds()), storable(lastError))
 		if err != nil {
-			return failed("put a parked message back", &ownError{err})
+			return failed("schedule the next attempt of a parked message", &ownError{err})
 		}
 		return nil
 	}

@@ -151,7 +151,7 @@ func (s *Store) AdvanceForgotten(ctx context.Context, consumerID int, window, ma
 	case errors.Is(err, pgx.ErrNoRows):
 		return time.Time{}, errNotRegistered(consumerID)
 	case err != nil:
-		return time.Time{}, failed("advance what is forgotten", &ownError{err})
+		return time.Time{}, failed("advance the forgotten time", &ownError{err})
 	case jumped:
 		return timeOf(until), inbox.ErrClockJump
 	}
@@ -197,7 +197,7 @@ func (s *Store) Forget(ctx context.Context, consumerID int, grace time.Duration,
 	var f inbox.Forgotten
 	var until, through pgtype.Timestamptz
 	if err := s.queryRow(ctx, forgottenSince, consumerID, max(0, grace.Microseconds())).Scan(&until); err != nil {
-		return f, failed("read what is forgotten", &ownError{err})
+		return f, failed("read the forgotten time", &ownError{err})
 	}
 	if !until.Valid {
 		return f, nil
@@ -282,7 +282,7 @@ ORDER BY c.name LIMIT 100`)
 func (s *Store) ParkedConsumers(ctx context.Context) ([]string, error) {
 	names, err := readRows(ctx, s, parkedConsumers, nil, pgx.RowTo[string])
 	if err != nil {
-		return nil, failed("look whose messages are parked", &ownError{err})
+		return nil, failed("list consumers with parked messages", &ownError{err})
 	}
 	return names, nil
 }

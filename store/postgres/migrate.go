@@ -266,7 +266,7 @@ func makeHistory(ctx context.Context, tx pgx.Tx, names migrations.Names) error {
 		               WHERE n.nspname = $1 AND c.relname = $2)`,
 		names.Schema(), names.Prefix()+migrations.HistoryTable).Scan(&schema, &table)
 	if err != nil {
-		return fmt.Errorf("look for the schema: %w", err)
+		return fmt.Errorf("read the catalog: %w", err)
 	}
 	if !schema {
 		if _, err := tx.Exec(ctx, "CREATE SCHEMA "+migrations.Quote(names.Schema())); err != nil {

@@ -161,7 +161,7 @@ func (s *Store) Redrive(ctx context.Context, f outbox.Filter, reason string) (id
 	}
 	f.Limit = pendingLimit
 	if err := s.queryRow(ctx, refusedDead, filterArgs(f, states)...).Scan(&refused); err != nil {
-		return ids, 0, failed("count what is not redriven", err)
+		return ids, 0, failed("count refused events", err)
 	}
 	return ids, refused, nil
 }

@@ -313,7 +313,7 @@ func (s *Store) Due(
 ) ([]outbox.Queued, time.Duration, error) {
 	rows, err := s.query(ctx, due, shards, limit, after.At, after.Seq, longest.Microseconds(), hold)
 	if err != nil {
-		return nil, 0, failed("look for due events", err)
+		return nil, 0, failed("read due events", err)
 	}
 	defer rows.Close()
 	var events []outbox.Queued
@@ -323,7 +323,7 @@ func (s *Store) Due(
 	for scan := newQueuedScan(&next, &found, &at); rows.Next(); {
 		q, err := scan.row(rows)
 		if err != nil {
-			return nil, 0, failed("look for due events", err)
+			return nil, 0, failed("read due events", err)
 		}
 		if found {
 			q.DueAt = at
@@ -331,7 +331,7 @@ func (s *Store) Due(
 		}
 	}
 	if err := rows.Err(); err != nil {
-		return nil, 0, failed("look for due events", err)
+		return nil, 0, failed("read due events", err)
 	}
 	return events, time.Duration(next) * time.Microsecond, nil
 }

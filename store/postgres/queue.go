@@ -266,7 +266,7 @@ func (s *Store) Writers(ctx context.Context) ([]string, error) {
 		return err
 	}, writers, s.names.Table("outbox_events"))
 	if err != nil {
-		return nil, failed("look for writers", err)
+		return nil, failed("read open transactions", err)
 	}
 	return names, nil
 }

@@ -37,7 +37,7 @@ func (s *Store) Place(ctx context.Context, at time.Time) (after int64, err error
 		return 0, nil
 	}
 	if err := s.queryRow(ctx, findPlace, at).Scan(&after); err != nil {
-		return 0, failed("look for a place in the log", err)
+		return 0, failed("find a position in the log", err)
 	}
 	return after, nil
 }
@@ -182,7 +182,7 @@ func (s *Store) StillQueued(ctx context.Context, rows []outbox.Requeued) (n int,
 		shards[i], seqs[i], rounds[i] = int16(r.Shard), r.Seq, r.Round
 	}
 	if err := s.queryRow(ctx, stillQueued, shards, seqs, rounds).Scan(&n); err != nil {
-		return 0, failed("look for replayed events", err)
+		return 0, failed("count replayed events in the queue", err)
 	}
 	return n, nil
 }

@@ -90,7 +90,7 @@ func (s *Store) storedAnswer(ctx context.Context, tx pgx.Tx, r inbox.Request) (*
 	a.Fingerprint, a.Status = [32]byte(sum), *status
 	a.Header = make(map[string][]string)
 	if err := json.Unmarshal(header, &a.Header); err != nil {
-		return nil, errors.New("read answer: its header is no JSON")
+		return nil, errors.New("read answer: the stored header is not JSON")
 	}
 	return &a, nil
 }

@@ -52,7 +52,7 @@ type visited struct{ *pgxConn }
 
 type pgxConn = pgx.Conn // a field of that name would hide the method
 
-var errNotOwn = errors.New("the transaction belongs to database/sql")
+var errNotOwn = errors.New("database/sql begins and ends this transaction")
 
 // Begin implements [pgx.Tx].
 func (v visited) Begin(context.Context) (pgx.Tx, error) { return nil, errNotOwn }

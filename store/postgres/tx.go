@@ -61,7 +61,7 @@ func rollback(ctx context.Context, tx pgx.Tx) {
 	_ = tx.Rollback(ctx)
 }
 
-var errSavepointFailed = errors.New("a statement in it had failed")
+var errSavepointFailed = errors.New("a statement in the savepoint had failed, and its error was not returned")
 
 // Savepoint implements [outbox.EventStore]. If fn swallowed the error of a statement, the savepoint
 // cannot be released: it is rolled back to, and Savepoint returns an error.
