@@ -204,7 +204,7 @@ func TestHandlerThatGoesOnAfterAFailedStatementIsNotToldToRepeat(t *testing.T) {
 		return nil
 	})
 	s.want(s.do("key", "/orders", "lamp"), http.StatusInternalServerError, "", 0)
-	if log := s.log.String(); !strings.Contains(log, "error of SQL that it did not return") {
+	if log := s.log.String(); !strings.Contains(log, "perhaps by ignoring an SQL error") {
 		t.Errorf("log: %s", log)
 	}
 }
