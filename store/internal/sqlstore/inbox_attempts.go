@@ -28,11 +28,14 @@ func (s *Store) Started(ctx context.Context, consumerID int, ids []uuid.UUID, wi
 	}
 	err = s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		starts = make([]int, len(ids))
-		lately, err := s.startsOf(ctx, tx, consumerID, ids, ` AND updated_at > {now} - ?`, Micros(within))
-		if err != nil {
-			return err
+		free := slices.Clone(ids)
+		if within > 0 { // otherwise a start that another process has just recorded could be after {now}
+			lately, err := s.startsOf(ctx, tx, consumerID, ids, ` AND updated_at > {now} - ?`, Micros(within))
+			if err != nil {
+				return err
+			}
+			free = slices.DeleteFunc(free, func(id uuid.UUID) bool { return lately[id] > 0 })
 		}
-		free := slices.DeleteFunc(slices.Clone(ids), func(id uuid.UUID) bool { return lately[id] > 0 })
 		if len(free) == 0 {
 			return nil
 		}
@@ -41,7 +44,7 @@ func (s *Store) Started(ctx context.Context, consumerID int, ids []uuid.UUID, wi
 		for i := range free {
 			args = append(args, consumerID, free[i][:])
 		}
-		_, err = s.c.Exec(ctx, tx, `INSERT INTO {inbox_attempts} (consumer, dispatch_id, starts, updated_at) VALUES (?, ?, 1, {now})`+
+		_, err := s.c.Exec(ctx, tx, `INSERT INTO {inbox_attempts} (consumer, dispatch_id, starts, updated_at) VALUES (?, ?, 1, {now})`+
 			strings.Repeat(`, (?, ?, 1, {now})`, len(free)-1)+`
 			{again consumer, dispatch_id} starts = starts + 1, updated_at = {now}`, args...)
 		if err != nil {
