@@ -349,7 +349,7 @@ func TestTransactionThatAStatementEndedIsNotToldAsCommitted(t *testing.T) {
 		_, err = w.DB().Conn().Exec(ctx, "ROLLBACK")
 		return err
 	})
-	if !errors.Is(err, outbox.ErrCommitUnknown) || !strings.Contains(err.Error(), "ended by the function") {
+	if !errors.Is(err, outbox.ErrCommitUnknown) || !strings.Contains(err.Error(), "ended by its function") {
 		t.Errorf("error is %v", err)
 	}
 	r.ok(r.transact(func(ctx context.Context, w *producer.Writer[pgx.Tx]) error { // on the same connection
