@@ -14,6 +14,7 @@ import (
 
 	"github.com/boxpair/boxpair/consumer/internal/field"
 	"github.com/boxpair/boxpair/idgen"
+	"github.com/boxpair/boxpair/internal/text"
 	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/transport"
 )
@@ -144,7 +145,7 @@ func (in *incoming) message(ctx context.Context) *message.Message {
 // toStore returns the message as a store keeps it.
 func (in *incoming) toStore() *inbox.Message {
 	return &inbox.Message{
-		ID: in.event.ID, Topic: field.Clean(in.event.Topic, field.MaxKey), Key: in.order,
+		ID: in.event.ID, Topic: text.Clean(in.event.Topic, field.MaxKey), Key: in.order,
 		Digest: in.event.Digest, Stamp: in.event.Stamp,
 		Metadata: in.metadata, Payload: in.event.Payload,
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/boxpair/boxpair/consumer/internal/field"
 	"github.com/boxpair/boxpair/internal/fault"
 	"github.com/boxpair/boxpair/internal/pace"
+	"github.com/boxpair/boxpair/internal/text"
 	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/transport"
 )
@@ -43,7 +44,7 @@ func (x *runner[TX]) prepare(ctx context.Context, w *consumer.Work[TX], intent a
 	e, h := w.Event(), x.host
 	err = x.store.PrepareEffect(ctx, w.DB(), inbox.EffectIntent{
 		Consumer: h.Consumer(), ID: e.ID, Key: Key(h.Name(), e.ID),
-		Topic: field.Clean(e.Topic, field.MaxKey), OrderKey: field.Key(e.Key), Ordered: h.Config().Ordered && e.Key != "",
+		Topic: text.Clean(e.Topic, field.MaxKey), OrderKey: field.Key(e.Key), Ordered: h.Config().Ordered && e.Key != "",
 		Metadata: w.Message().Metadata, Intent: b,
 	})
 	if errors.Is(err, inbox.ErrEffectConflict) {

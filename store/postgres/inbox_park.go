@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"unicode/utf8"
 
@@ -13,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/boxpair/boxpair/internal/text"
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
@@ -153,9 +155,9 @@ func parkingArgs(p *inbox.Parking, claimed bool) ([]any, error) {
 	}, nil
 }
 
-// storable replaces the characters of text that the database cannot store.
-func storable(text string) string {
-	return strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", "\uFFFD")
+// storable replaces the characters of s that the database cannot store.
+func storable(s string) string {
+	return text.Clean(s, math.MaxInt)
 }
 
 // encodeMetadata returns metadata as a JSON object of names and values. JSON in PostgreSQL holds

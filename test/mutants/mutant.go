@@ -17,7 +17,7 @@ type Mutant struct {
 	// Broken says in one sentence what goes wrong.
 	Broken string
 
-	// File is the source file, relative to the module's root. Old occurs in File exactly once, and
+	// File is the source file, relative to the module's root. File holds Old at one place, and
 	// New replaces Old.
 	File, Old, New string
 

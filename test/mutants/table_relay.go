@@ -435,9 +435,9 @@ JOIN LATERAL (SELECT * FROM {{outbox_events}} e WHERE e.id = q.id OFFSET 0) e ON
 	{
 		Name: "error-that-cannot-be-stored", Guarantee: "G5",
 		Broken: "An error text that no database keeps makes parking the event fail for ever.",
-		File:   "producer/relay/internal/core/text.go",
-		Old:    `strings.ToValidUTF8(text, "\uFFFD"), "\x00", "\uFFFD")`,
-		New:    `text, "\x00", "\x00")`,
+		File:   "internal/text/text.go",
+		Old:    `strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")`,
+		New:    `s, "\x00", "\x00")`,
 		Test:   Test{"producer/relay/internal/core", "TestStoredErrorsAreShortAndValid"},
 	},
 	{

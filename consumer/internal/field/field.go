@@ -1,5 +1,4 @@
-// Package field checks the fields of configurations, and turns texts into a form that databases
-// keep.
+// Package field checks the fields of configurations, and bounds the texts that stores keep.
 package field
 
 import (
@@ -7,9 +6,9 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
-	"unicode/utf8"
+
+	"github.com/boxpair/boxpair/internal/text"
 )
 
 const (
@@ -39,7 +38,7 @@ func (p *Problems) Text(field, s string, most int) {
 		p.Addf("%s: is required", field)
 	case len(s) > most:
 		p.Addf("%s: has %d bytes, more than %d", field, len(s), most)
-	case s != Clean(s, most):
+	case s != text.Clean(s, most):
 		p.Addf("%s: is not valid UTF-8 without NUL", field)
 	}
 }
@@ -67,35 +66,19 @@ func (p *Problems) Number(field string, n *int, def int) {
 // Key returns a key as a store can keep and index it: the key itself, or a hash of a key that is too
 // long or no text.
 func Key(key string) string {
-	if Clean(key, MaxKey) == key {
+	if text.Clean(key, MaxKey) == key {
 		return key
 	}
 	sum := sha256.Sum256([]byte(key))
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// Clean returns s as valid UTF-8, cut to at most most bytes, and without NUL, which databases do not
-// keep in text.
-func Clean(s string, most int) string {
-	if len(s) <= most && utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 {
-		return s
-	}
-	s = strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
-	if len(s) <= most {
-		return s
-	}
-	for most > 0 && !utf8.RuneStart(s[most]) {
-		most--
-	}
-	return s[:most]
-}
-
 // Error returns the text of err as a store keeps it.
-func Error(err error) string { return Clean(err.Error(), MaxError) }
+func Error(err error) string { return text.Clean(err.Error(), MaxError) }
 
 // Reason checks the reason that an operator gives.
 func Reason(reason string) error {
-	if reason == "" || Clean(reason, MaxError) != reason {
+	if reason == "" || text.Clean(reason, MaxError) != reason {
 		return errors.New("a reason is required, in at most 1 KiB of text")
 	}
 	return nil

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"slices"
 
+	"github.com/boxpair/boxpair/internal/text"
 	"github.com/boxpair/boxpair/producer/relay/internal/statement"
 	"github.com/boxpair/boxpair/store/outbox"
 )
@@ -64,7 +65,7 @@ func (rp *routeReports) list() []outbox.StalledRoute {
 			state = outbox.RouteUnavailable
 		}
 		list = append(list, outbox.StalledRoute{
-			Topic: topic, Route: bounded(r.name, reportedName), State: state, For: rp.now - r.since, LastError: r.problem,
+			Topic: topic, Route: text.Clean(r.name, reportedName), State: state, For: rp.now - r.since, LastError: r.problem,
 		})
 	}
 	slices.SortFunc(list, func(a, b outbox.StalledRoute) int {

@@ -1,29 +1,13 @@
 package core
 
-import (
-	"strings"
-	"unicode/utf8"
-)
+import "github.com/boxpair/boxpair/internal/text"
 
-const maxStoredError = 1 << 10
+const maxStoredError = 1 << 10 // bytes
 
-// storedError returns err's text in a form that can be stored: bounded, valid UTF-8, without NUL.
+// storedError returns err's text in a form that can be stored, "" for nil.
 func storedError(err error) string {
 	if err == nil {
 		return ""
 	}
-	return bounded(err.Error(), maxStoredError)
-}
-
-// bounded returns text as valid UTF-8 without NUL, in at most limit bytes.
-func bounded(text string, limit int) string {
-	text = strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", "\uFFFD")
-	if len(text) <= limit {
-		return text
-	}
-	text = text[:limit]
-	for !utf8.ValidString(text) {
-		text = text[:len(text)-1]
-	}
-	return text
+	return text.Clean(err.Error(), maxStoredError)
 }
