@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/boxpair/boxpair/transport"
+	"github.com/boxpair/boxpair/transport/internal/sample"
 )
 
 // statedDigest is the digest as the documentation states it, written a second time.
@@ -33,7 +34,7 @@ func statedDigest(e *transport.Event) string {
 // these values never change.
 func TestDigestsAreFixed(t *testing.T) {
 	t.Parallel()
-	full := fullEvent()
+	full := sample.Event()
 	manyHeaders := transport.Event{Topic: "t", Headers: map[string]string{}}
 	for i := range 50 {
 		manyHeaders.Headers[strconv.Itoa(i)] = strconv.Itoa(i * i)
@@ -56,7 +57,7 @@ func TestDigestsAreFixed(t *testing.T) {
 
 func TestDigestDependsOnContentOnly(t *testing.T) {
 	t.Parallel()
-	e := fullEvent()
+	e := sample.Event()
 	want := transport.ContentDigest(&e)
 	for name, change := range map[string]func(*transport.Event){
 		"ID":             func(e *transport.Event) { e.ID[0]++ },
@@ -70,7 +71,7 @@ func TestDigestDependsOnContentOnly(t *testing.T) {
 		"trace state":    func(e *transport.Event) { e.TraceState = "x" },
 		"digest":         func(e *transport.Event) { e.Digest[0]++ },
 	} {
-		other := fullEvent()
+		other := sample.Event()
 		change(&other)
 		if transport.ContentDigest(&other) != want {
 			t.Errorf("%s changes the digest", name)
@@ -91,7 +92,7 @@ func TestDigestDependsOnContentOnly(t *testing.T) {
 		"another header":        func(e *transport.Event) { e.Headers["x"] = "" },
 		"no headers":            func(e *transport.Event) { e.Headers = nil },
 	} {
-		other := fullEvent()
+		other := sample.Event()
 		change(&other)
 		d := transport.ContentDigest(&other)
 		if also, ok := seen[d]; ok {
@@ -138,7 +139,7 @@ func TestDigestsMatchWhenTheyAreEqualOrSayNothing(t *testing.T) {
 
 func TestDigestSurvivesItsText(t *testing.T) {
 	t.Parallel()
-	e := fullEvent()
+	e := sample.Event()
 	want := transport.ContentDigest(&e)
 	for _, text := range []string{want.String(), strings.ToUpper(want.String())} {
 		var got transport.Digest
@@ -153,7 +154,7 @@ func TestDigestSurvivesItsText(t *testing.T) {
 }
 
 func BenchmarkContentDigest(b *testing.B) {
-	e := fullEvent()
+	e := sample.Event()
 	b.ReportAllocs()
 	for b.Loop() {
 		transport.ContentDigest(&e)

@@ -7,12 +7,13 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/boxpair/boxpair/transport"
+	"github.com/boxpair/boxpair/transport/internal/sample"
 )
 
 // FuzzParse sees that whatever arrives is read without a panic, that errors stay
 // short and what was read can be sent again without a change.
 func FuzzParse(f *testing.F) {
-	e := fullEvent()
+	e := sample.Event()
 	for name, value := range e.Message().Metadata {
 		f.Add(e.ID.String(), name, value, transport.MetaSource, "s", e.Payload)
 	}

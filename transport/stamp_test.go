@@ -7,6 +7,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/boxpair/boxpair/transport"
+	"github.com/boxpair/boxpair/transport/internal/sample"
 )
 
 // stampOf returns what Parse makes of a stamp, and what time.Parse does.
@@ -64,7 +65,7 @@ func FuzzStamp(f *testing.F) {
 // BenchmarkParse reads a message as a relay sends it, also in a goroutine of its own, as
 // a Watermill router does: what calls deeply there pays for the stack.
 func BenchmarkParse(b *testing.B) {
-	e := fullEvent()
+	e := sample.Event()
 	msg := e.Message()
 	b.Run("here", func(b *testing.B) {
 		b.ReportAllocs()

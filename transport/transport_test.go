@@ -15,40 +15,15 @@ import (
 	"github.com/google/uuid"
 	"go.uber.org/goleak"
 
-	"github.com/boxpair/boxpair/idgen"
 	"github.com/boxpair/boxpair/transport"
+	"github.com/boxpair/boxpair/transport/internal/sample"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// fullEvent returns an event with every field set.
-func fullEvent() transport.Event {
-	e := transport.Event{
-		ID:            idgen.Of("orders", "order-42", 3, 1),
-		Topic:         "order.placed",
-		Key:           "order-42",
-		Type:          "OrderPlaced",
-		Payload:       []byte("{\"order\":42}\x00\xff"),
-		Producer:      "orders",
-		Source:        "order-42",
-		Version:       3,
-		Index:         1,
-		SchemaVersion: 2,
-		ContentType:   "application/json",
-		Headers:       map[string]string{"tenant": "acme", "empty": "", "Umlaut-ä": "ö\n"},
-		Stamp:         time.Date(2026, 11, 20, 10, 30, 0, 123456789, time.UTC),
-		ResendUntil:   time.Date(2026, 11, 30, 10, 30, 0, 123456789, time.UTC),
-		CorrelationID: "request-1",
-		TraceParent:   "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
-		TraceState:    "vendor=value",
-	}
-	e.Digest = transport.ContentDigest(&e)
-	return e
-}
-
 func TestFullEventHasEveryFieldSet(t *testing.T) {
 	t.Parallel()
-	v := reflect.ValueOf(fullEvent())
+	v := reflect.ValueOf(sample.Event())
 	for i := range v.NumField() {
 		if v.Field(i).IsZero() {
 			t.Errorf("%s is not set, so no test covers it", v.Type().Field(i).Name)
@@ -58,7 +33,7 @@ func TestFullEventHasEveryFieldSet(t *testing.T) {
 
 func TestEventSurvivesTheWire(t *testing.T) {
 	t.Parallel()
-	sent := fullEvent()
+	sent := sample.Event()
 	for name, e := range map[string]transport.Event{
 		"full":          sent,
 		"only an ID":    {ID: sent.ID, Topic: "t"},
@@ -78,7 +53,7 @@ func TestEventSurvivesTheWire(t *testing.T) {
 
 func TestStampIsOneInstantWhateverItsZone(t *testing.T) {
 	t.Parallel()
-	e := fullEvent()
+	e := sample.Event()
 	want := e.Message().Metadata.Get(transport.MetaStamp)
 	e.Stamp = e.Stamp.In(time.FixedZone("Auckland", 13*3600))
 	if got := e.Message().Metadata.Get(transport.MetaStamp); got != want || got != "2026-11-20T10:30:00.123456789Z" {
@@ -94,7 +69,7 @@ func TestStampIsOneInstantWhateverItsZone(t *testing.T) {
 
 func TestMessageLeavesOutWhatTheEventDoesNotSay(t *testing.T) {
 	t.Parallel()
-	e := transport.Event{ID: fullEvent().ID, Headers: map[string]string{"tenant": "acme"}}
+	e := transport.Event{ID: sample.Event().ID, Headers: map[string]string{"tenant": "acme"}}
 	if msg := e.Message(); !maps.Equal(msg.Metadata, message.Metadata{"tenant": "acme"}) {
 		t.Errorf("metadata %v", msg.Metadata)
 	}
@@ -102,7 +77,7 @@ func TestMessageLeavesOutWhatTheEventDoesNotSay(t *testing.T) {
 
 func TestHeadersAreNotSharedWithTheMessage(t *testing.T) {
 	t.Parallel()
-	e := fullEvent()
+	e := sample.Event()
 	e.Message().Metadata.Set("tenant", "other")
 	if e.Headers["tenant"] != "acme" {
 		t.Error("a change of the message changes the event")
@@ -130,7 +105,7 @@ func TestMessageOfAPublisherThatKnowsNothingOfUsIsRead(t *testing.T) {
 
 func TestMetadataOfALaterContractIsNoHeader(t *testing.T) {
 	t.Parallel()
-	e := fullEvent()
+	e := sample.Event()
 	msg := e.Message()
 	msg.Metadata.Set(transport.ReservedPrefix+"later", "value")
 	got, err := transport.Parse(e.Topic, msg)
@@ -171,7 +146,7 @@ func TestUnreadableMetadataIsNamedAndStaysZero(t *testing.T) {
 		transport.MetaStamp:         {"", secret, "2026-11-20", "10000-01-01T00:00:00Z", "9999-12-31T23:59:59-01:00", "0000-01-01T00:00:00+01:00"},
 	} {
 		for _, value := range values {
-			e := fullEvent()
+			e := sample.Event()
 			msg := e.Message()
 			msg.Metadata.Set(name, value)
 			got, err := transport.Parse(e.Topic, msg)
@@ -218,7 +193,7 @@ func TestParseReportsEverythingAtOnce(t *testing.T) {
 
 func TestReservedNamesAreThoseOfTheContract(t *testing.T) {
 	t.Parallel()
-	e := fullEvent()
+	e := sample.Event()
 	e.Headers = nil
 	for name := range e.Message().Metadata {
 		if !transport.IsReserved(name) {
@@ -239,7 +214,7 @@ func TestReservedNamesAreThoseOfTheContract(t *testing.T) {
 
 func TestRedeliveredComesFromTheContextOnly(t *testing.T) {
 	t.Parallel()
-	e := fullEvent()
+	e := sample.Event()
 	msg := e.Message()
 	msg.Metadata.Set("boxpair-redelivered", "true")
 	msg.Metadata.Set("redelivered", "true")
@@ -287,7 +262,7 @@ func TestDigestSurvivesTheWire(t *testing.T) {
 	t.Parallel()
 	property := func(topic, key, typ, contentType string, schema int, payload []byte, headers map[string]string) bool {
 		e := transport.Event{
-			ID: fullEvent().ID, Topic: topic, Key: key, Type: typ, ContentType: contentType,
+			ID: sample.Event().ID, Topic: topic, Key: key, Type: typ, ContentType: contentType,
 			SchemaVersion: schema, Payload: payload, Headers: headers,
 		}
 		maps.DeleteFunc(e.Headers, func(name, _ string) bool { return transport.IsReserved(name) })

@@ -13,12 +13,11 @@ import (
 	"maps"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
-	"github.com/boxpair/boxpair/idgen"
 	"github.com/boxpair/boxpair/transport"
+	"github.com/boxpair/boxpair/transport/internal/sample"
 	"github.com/boxpair/boxpair/transport/signature"
 )
 
@@ -26,31 +25,6 @@ var (
 	oldKey = signature.Key{ID: "2026-11", Secret: bytes.Repeat([]byte("old!"), 8)}
 	newKey = signature.Key{ID: "2026-12", Secret: bytes.Repeat([]byte("new!"), 8)}
 )
-
-// fullEvent returns an event with metadata under every name of the contract.
-func fullEvent() transport.Event {
-	e := transport.Event{
-		ID:            idgen.Of("orders", "order-42", 3, 1),
-		Topic:         "order.placed",
-		Key:           "order-42",
-		Type:          "OrderPlaced",
-		Payload:       []byte("{\"order\":42}\x00\xff"),
-		Producer:      "orders",
-		Source:        "order-42",
-		Version:       3,
-		Index:         1,
-		SchemaVersion: 2,
-		ContentType:   "application/json",
-		Headers:       map[string]string{"tenant": "acme", "empty": "", "Umlaut-ä": "ö\n"},
-		Stamp:         time.Date(2026, 11, 20, 10, 30, 0, 123456789, time.UTC),
-		ResendUntil:   time.Date(2026, 11, 30, 10, 30, 0, 123456789, time.UTC),
-		CorrelationID: "request-1",
-		TraceParent:   "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
-		TraceState:    "vendor=value",
-	}
-	e.Digest = transport.ContentDigest(&e)
-	return e
-}
 
 func signer(t testing.TB, key signature.Key) *signature.Signer {
 	t.Helper()
@@ -72,7 +46,7 @@ func verifier(t testing.TB, keys ...signature.Key) *signature.Verifier {
 
 func signedMessage(t testing.TB, key signature.Key) *message.Message {
 	t.Helper()
-	e := fullEvent()
+	e := sample.Event()
 	e.Headers = map[string]string{"tenant": "acme", "a,b%2C": "odd", "": "empty"}
 	msg := e.Message()
 	signer(t, key).Sign("topic", msg)
@@ -127,7 +101,7 @@ func TestMetadataThatIsNotSignedIsTakenOff(t *testing.T) {
 	for _, name := range []string{
 		"x-death", transport.MetaTraceParent, transport.MetaCorrelationID, transport.ReservedPrefix + "publish-seq", "_watermill_message_uuid",
 	} {
-		e := fullEvent()
+		e := sample.Event()
 		e.CorrelationID, e.TraceParent = "", ""
 		msg := e.Message()
 		signer(t, oldKey).Sign("topic", msg)
@@ -293,7 +267,7 @@ func FuzzVerify(f *testing.F) {
 }
 
 func BenchmarkSign(b *testing.B) {
-	e := fullEvent()
+	e := sample.Event()
 	s, msg := signer(b, oldKey), e.Message()
 	b.ReportAllocs()
 	for b.Loop() {
@@ -325,7 +299,7 @@ func TestMessagesOfABatchAreSigned(t *testing.T) {
 	if messages, size := sender.BatchLimit(); messages != 7 || size != 100 {
 		t.Errorf("limit of %d messages and %d bytes", messages, size)
 	}
-	first, second := fullEvent(), fullEvent()
+	first, second := sample.Event(), sample.Event()
 	results := 0
 	sender.SendBatch(t.Context(), "topic", []*message.Message{first.Message(), second.Message()}, func(transport.Result) { results++ })
 	if results != 1 || next.topic != "topic" || len(next.msgs) != 2 {
