@@ -269,20 +269,16 @@ var relaying = []Mutant{
 		Broken: "The queue is read by a cursor: an event that commits after an event with a higher id is skipped.",
 		File:   "producer/relay/internal/core/late_commits.go",
 		Old: `	if from >= mark {
-		return
-	}
-	var except`,
+		return from, wanted`,
 		New: `	if from >= mark || mark > 0 {
-		return
-	}
-	var except`,
+		return from, wanted`,
 		Test: Test{"producer/relay", "TestAnEventOfALowerIDThatCommitsLaterIsDelivered"},
 	},
 	{
 		Name: "late-event-overtaken", Guarantee: "G4",
 		Broken: "Late commits are read in a later statement than the events behind them.",
 		File:   "producer/relay/internal/core/late_commits.go",
-		Old:    `	from = max(min(from, sh.known), sh.sealed)`,
+		Old:    `	from = max(min(floor, sh.known), sh.sealed)`,
 		New:    `	from = max(sh.known, sh.sealed)`,
 		Test:   Test{"producer/relay/internal/core", "TestAnEventThatCommitsLateIsNotOvertakenByTheNextOfItsKey"},
 	},
@@ -290,8 +286,8 @@ var relaying = []Mutant{
 		Name: "old-writer-overtaken", Guarantee: "G4",
 		Broken: "Events behind those of a long transaction are sent without checking whether the transaction has committed.",
 		File:   "producer/relay/internal/core/reader.go",
-		Old:    `return f.old < from })`,
-		New:    `return f.old < from && f.lap })`,
+		Old:    `return f.old < part.lateFrom })`,
+		New:    `return f.old < part.lateFrom && f.lap })`,
 		Test:   Test{"producer/relay/internal/core", "TestAnEventThatCommitsLateIsNotOvertakenByTheNextOfItsKey"},
 	},
 	{

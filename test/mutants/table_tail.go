@@ -81,8 +81,8 @@ var handingOver = []Mutant{
 		Name: "looks-reach-below-the-tail", Guarantee: "G5",
 		Broken: "While a writer from before a relay's takeover still works, each poll reads the backlog of a dead route.",
 		File:   "producer/relay/internal/core/late_commits.go",
-		Old:    `from = max(min(from, sh.known), sh.sealed)`,
-		New:    `from = min(from, sh.known)`,
+		Old:    `from = max(min(floor, sh.known), sh.sealed)`,
+		New:    `from = min(floor, sh.known)`,
 		Test:   Test{"producer/relay/internal/core", "TestWriterThatWasThereBeforeTheNextOwnerHasTheBacklogReadOnce"},
 	},
 	{

@@ -21,25 +21,29 @@ func ask(s statement.Statement, shards ...*shardState) *Call {
 	return &Call{Statement: s, shards: shards}
 }
 
-// fetch is [statement.Fetch] with the machine's memory. Slices are indexed by the position of a
-// shard in the call.
+// fetch is [statement.Fetch] with the machine's memory.
 type fetch struct {
 	statement.Fetch
 
-	versions []uint32  // of the shards, when the call was issued
-	known    []int64   // shardState.known, when the call was issued
-	lateFrom []int64   // where the late range begins
-	above    []int     // index in Ranges of the range above the mark
-	wanted   [][]int64 // rows that are read by their Seqs
-
-	old       int64 // the lowest floor that late ranges need not reach down to
-	sampled   int64 // lateCommits.sampled, when the call was issued
-	lateLimit int   // how many rows a late range may bring; 0: there is none
-	woken     bool  // only shards with commits are read
+	parts     []fetchPart // of the shards of the call
+	old       int64       // the lowest floor that late ranges need not reach down to
+	sampled   int64       // lateCommits.sampled, when the call was issued
+	lateLimit int         // how many rows a late range may bring; 0: there is none
+	woken     bool        // only shards with commits are read
 
 	lap    bool // a page of laps
 	urgent bool // … in a hurry
 	share  int  // … with so many rows of a shard
+}
+
+// fetchPart is what a fetch reads of one shard. version and known are of the shard, when the call
+// was issued.
+type fetchPart struct {
+	version  uint32
+	known    int64
+	lateFrom int64   // where the late range begins
+	above    int     // index in Ranges of the range above the mark
+	wanted   []int64 // rows that are read by their Seqs
 }
 
 // fetch returns the statement of a call that reads the queue, nil for any other call.

@@ -312,7 +312,7 @@ func (lp *laps) take(cl *Call) {
 		if positions[sh.no] != p || above[p] >= f.share || sh.gone || !sh.readable() {
 			continue
 		}
-		if sh.back.at = max(sh.back.at, f.Ranges[f.above[p]].Through); sh.back.at < sh.low {
+		if sh.back.at = max(sh.back.at, f.Ranges[f.parts[p].above].Through); sh.back.at < sh.low {
 			continue
 		}
 		sh.back.end()

@@ -161,26 +161,23 @@ func (lc *lateCommits) floor() (young, old int64) {
 }
 
 // addLateRange adds the range below a mark of sh to a fetch, if there may be late events, and the
-// rows that are read by their Seqs. Events in memory and skipped events, which are most of the
-// range, are left out.
-func (lc *lateCommits) addLateRange(f *fetch, sh *shardState, mark, from int64) {
-	from = max(min(from, sh.known), sh.sealed)
-	f.lateFrom, f.known = append(f.lateFrom, from), append(f.known, sh.known)
+// rows that are read by their Seqs. It returns where the range begins, and those Seqs. Events in
+// memory and skipped events, which are most of the range, are left out.
+func (lc *lateCommits) addLateRange(f *fetch, sh *shardState, mark, floor int64) (from int64, wanted []int64) {
+	from = max(min(floor, sh.known), sh.sealed)
 	sh.skipped = slices.DeleteFunc(sh.skipped, func(seq int64) bool { return seq <= min(from, sh.known) })
-	wanted := []int64(nil)
 	if !f.lap {
 		n := min(len(sh.wanted), lc.reader.coldLimit())
 		wanted, sh.wanted = sh.wanted[:n:n], sh.wanted[n:]
 		sh.more = sh.more || len(sh.wanted) > 0
 	}
-	f.wanted = append(f.wanted, wanted)
 	for _, seq := range wanted {
 		if seq <= from || from >= mark {
 			f.Ranges = append(f.Ranges, outbox.Range{Shard: sh.no, After: seq - 1, Through: seq, Limit: 1})
 		}
 	}
 	if from >= mark {
-		return
+		return from, wanted
 	}
 	var except []int64
 	for seq := range sh.index {
@@ -196,13 +193,14 @@ func (lc *lateCommits) addLateRange(f *fetch, sh *shardState, mark, from int64) 
 	slices.Sort(except)
 	f.lateLimit = lc.reader.coldLimit()
 	f.Ranges = append(f.Ranges, outbox.Range{Shard: sh.no, After: from, Through: mark, Limit: f.lateLimit, Except: slices.Compact(except)})
+	return from, wanted
 }
 
 // wantAgain has the wanted rows that a fetch has not brought read by the next one. The mark may
 // have been set back since. Rows above it are read anyway; a single one, read alone, would take the
 // mark past unread rows.
 func (c *Call) wantAgain(p int) {
-	for _, seq := range c.fetch().wanted[p] {
+	for _, seq := range c.fetch().parts[p].wanted {
 		c.shards[p].want(seq)
 	}
 }

@@ -63,7 +63,7 @@ func (lk *lowKeeper) wantedOf(sh *shardState) []int64 {
 		}
 		for p, other := range cl.shards {
 			if other == sh {
-				all = slices.Concat(all, f.wanted[p])
+				all = slices.Concat(all, f.parts[p].wanted)
 			}
 		}
 	}
@@ -79,7 +79,7 @@ func (lk *lowKeeper) unwritten(sh *shardState) int64 {
 	if held := lk.late.held; held != nil {
 		for p, other := range held.shards {
 			if other == sh {
-				low = min(low, held.fetch().lateFrom[p])
+				low = min(low, held.fetch().parts[p].lateFrom)
 			}
 		}
 	}

@@ -232,10 +232,10 @@ func (rd *reader) fetchRanges() *Call {
 // include adds a range of a shard to a fetch, and the late range below it.
 func (rd *reader) include(cl *Call, sh *shardState, r outbox.Range, young int64) {
 	f := cl.fetch()
-	cl.shards, f.versions = append(cl.shards, sh), append(f.versions, sh.version)
-	rd.late.addLateRange(f, sh, r.After, young)
-	f.above = append(f.above, len(f.Ranges))
-	f.Ranges = append(f.Ranges, r)
+	part := fetchPart{version: sh.version, known: sh.known}
+	part.lateFrom, part.wanted = rd.late.addLateRange(f, sh, r.After, young)
+	part.above = len(f.Ranges)
+	cl.shards, f.parts, f.Ranges = append(cl.shards, sh), append(f.parts, part), append(f.Ranges, r)
 }
 
 // byShard returns the position of every shard in the call, or -1 if its rows are not taken: the shard
@@ -246,7 +246,7 @@ func (rd *reader) byShard(cl *Call) (positions [idgen.Shards]int) {
 		positions[i] = -1
 	}
 	for i, sh := range cl.shards {
-		if rd.shards[sh.no] == sh && sh.version == cl.fetch().versions[i] && !sh.yielding {
+		if rd.shards[sh.no] == sh && sh.version == cl.fetch().parts[i].version && !sh.yielding {
 			positions[sh.no] = i
 		}
 	}
@@ -273,7 +273,7 @@ func (rd *reader) fetched(cl *Call) {
 	if !f.lap {
 		positions := rd.byShard(cl)
 		for p, sh := range cl.shards {
-			if positions[sh.no] == p && sh.known >= f.known[p] {
+			if positions[sh.no] == p && sh.known >= f.parts[p].known {
 				sh.known = max(min(f.sampled, sh.low), sh.sealed) // unless a sample says otherwise
 			}
 		}
@@ -284,7 +284,7 @@ func (rd *reader) fetched(cl *Call) {
 			rd.pollAt = min(rd.pollAt, cl.issued+rd.pacer.interval)
 		}
 	}
-	if len(f.Rows) > 0 && slices.ContainsFunc(f.lateFrom, func(from int64) bool { return f.old < from }) {
+	if len(f.Rows) > 0 && slices.ContainsFunc(f.parts, func(part fetchPart) bool { return f.old < part.lateFrom }) {
 		rd.late.held = cl
 		return
 	}
@@ -307,8 +307,8 @@ func (rd *reader) takeFetched(cl *Call) {
 	f := cl.fetch()
 	below, above := cl.counts()
 	for p, sh := range cl.shards {
-		if f.lateLimit > 0 && below[p] >= f.lateLimit || sh.known < f.lateFrom[p] {
-			sh.rewind(min(f.lateFrom[p], sh.known))
+		if f.lateLimit > 0 && below[p] >= f.lateLimit || sh.known < f.parts[p].lateFrom {
+			sh.rewind(min(f.parts[p].lateFrom, sh.known))
 		}
 	}
 	positions := rd.byShard(cl)
@@ -328,9 +328,9 @@ func (rd *reader) takeFetched(cl *Call) {
 	}
 	for p, sh := range cl.shards {
 		if positions[sh.no] == p && sh.readable() {
-			sh.more = above[p] >= f.Ranges[f.above[p]].Limit
+			sh.more = above[p] >= f.Ranges[f.parts[p].above].Limit
 		} else { // late events were not taken either
-			sh.known = min(sh.known, f.lateFrom[p])
+			sh.known = min(sh.known, f.parts[p].lateFrom)
 			cl.wantAgain(p)
 		}
 	}
@@ -373,9 +373,9 @@ func (c *Call) counts() (below, above []int) {
 	for i := range f.Rows {
 		p, seq := positions[f.Rows[i].Shard], f.Rows[i].Seq
 		switch {
-		case seq > f.Ranges[f.above[p]].After:
+		case seq > f.Ranges[f.parts[p].above].After:
 			above[p]++
-		case seq > f.lateFrom[p]:
+		case seq > f.parts[p].lateFrom:
 			below[p]++
 		}
 	}
