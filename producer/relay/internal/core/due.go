@@ -119,10 +119,7 @@ func (du *duePoll) passEnded(left bool) {
 	}
 	du.after, du.skipped = outbox.DuePoint{}, 0
 	for _, r := range du.routes.stalled {
-		if !r.dueTook { // no event was left behind the admitted ones: the next pass looks at the first one again
-			r.dueFrom = outbox.DuePoint{}
-		}
-		r.dueTook = false
+		r.dueTurn = r.dueTurn.ended()
 	}
 }
 

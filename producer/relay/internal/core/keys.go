@@ -42,7 +42,7 @@ func (ks *keys) take(sh *shardState, row *outbox.Queued, lap bool) {
 	switch {
 	case row.Key != "":
 		ks.takeKeyed(sh, row, r, lap)
-	case !ks.routes.admit(r, lap):
+	case !ks.routes.admit(r, sh, row.Seq, lap):
 		ks.laps.skip(sh, r, "", row.Seq)
 	default:
 		e := ks.newEntry(sh, row)
@@ -78,7 +78,7 @@ func (ks *keys) takeKeyed(sh *shardState, row *outbox.Queued, r *route, lap bool
 		sh.skip(row.Seq)
 		return
 	}
-	if l != nil && l.n > 0 && l.first.route.stalled() || (l == nil || l.n == 0) && !ks.routes.admit(r, lap) {
+	if l != nil && l.n > 0 && l.first.route.stalled() || (l == nil || l.n == 0) && !ks.routes.admit(r, sh, row.Seq, lap) {
 		if l != nil {
 			l.hole = 0 // events behind the hole are skipped with this one
 		}

@@ -45,7 +45,6 @@ type laps struct {
 
 	sweepAt time.Duration // when the next sweep is due
 	pageAt  time.Duration // of the next page of laps in no hurry
-	from    int           // the shard that the next page begins with
 	span    int64         // how many IDs a page goes over at most
 }
 
@@ -228,7 +227,8 @@ func (lp *laps) wants(sh *shardState, needed bool) bool {
 }
 
 // pageCall makes a page of laps of shards, which share the limit of one statement. Pages begin with
-// different shards, in case the limit does not reach all.
+// any of the shards, in case the limit does not reach all: in turns, the rhythm of probes and sweeps
+// could give the same shards each chance to have an event probed.
 func (lp *laps) pageCall(shards []*shardState, urgent bool) *Call {
 	budget := min(lp.reader.room(), lp.reader.budget.rows())
 	if !urgent {
@@ -240,11 +240,10 @@ func (lp *laps) pageCall(shards []*shardState, urgent bool) *Call {
 	f.lap, f.urgent, f.share = true, urgent, share
 	young, old := lp.late.floor()
 	f.old, f.sampled = old, lp.late.sampled
-	first, _ := slices.BinarySearchFunc(shards, lp.from, func(sh *shardState, no int) int { return sh.no - no })
+	first := lp.rand.IntN(len(shards))
 	for i := range shards {
 		sh := shards[(first+i)%len(shards)]
 		lp.reader.include(cl, sh, outbox.Range{Shard: sh.no, After: sh.back.at, Through: min(sh.low, sh.back.at+max(lp.span, lp.limits.span)), Limit: share}, young)
-		lp.from = sh.no + 1
 		if budget -= share; budget <= 0 {
 			break
 		}
@@ -327,6 +326,9 @@ func (lp *laps) lapEnded(sh *shardState) {
 	for _, r := range lp.routes.stalled {
 		r.skippedIn = r.skippedIn&^bit | r.skippedAgain&bit
 		r.skippedAgain &^= bit
+		if t, ok := r.lapTurns[sh.no]; ok {
+			r.lapTurns[sh.no] = t.ended()
+		}
 	}
 }
 

@@ -63,8 +63,8 @@ type route struct {
 	// events in memory were probed in vain.
 	skippedIn, skippedAgain uint64
 	needsCandidates         bool
-	dueFrom                 outbox.DuePoint // parked events that are due were admitted up to here …
-	dueTook                 bool            // … and by the current pass, too
+	lapTurns                map[int]turn[int64]   // of the skipped events, by shard
+	dueTurn                 turn[outbox.DuePoint] // of parked events that are due
 
 	evictAt time.Duration
 }
@@ -366,7 +366,7 @@ func (rs *routes) unstall(r *route) {
 	if r.stalled() {
 		return
 	}
-	r.reported, r.dueFrom, r.dueTook = false, outbox.DuePoint{}, false
+	r.reported, r.lapTurns, r.dueTurn = false, nil, turn[outbox.DuePoint]{}
 	rs.stalled = slices.DeleteFunc(rs.stalled, func(other *route) bool { return other == r })
 	if r.ready.n > 0 {
 		rs.enqueue(r)

@@ -7,8 +7,9 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// candidates returns the events of a stalled route that may be probed: the fewest probes first, the
-// oldest among equals.
+// candidates returns the events of a stalled route that may be probed: the fewest probes first, and
+// among equals the one that has waited longest. By age, bad events that laps read again and again
+// would be probed before a younger good one for ever.
 func (r *route) candidates() []*Entry {
 	all := make([]*Entry, 0, r.ready.n+r.refused.n)
 	for e := r.ready.first; e != nil; e = e.qnext {
@@ -17,33 +18,69 @@ func (r *route) candidates() []*Entry {
 	for e := r.refused.first; e != nil; e = e.qnext {
 		all = append(all, e)
 	}
-	slices.SortFunc(all, func(a, b *Entry) int {
-		return cmp.Or(cmp.Compare(a.probes, b.probes), cmp.Compare(a.Seq, b.Seq), cmp.Compare(a.shard.no, b.shard.no))
-	})
+	slices.SortStableFunc(all, func(a, b *Entry) int { return cmp.Compare(a.probes, b.probes) })
 	return all
 }
 
-// admit tells whether an event of r is kept in memory. A stalled route with enough events admits
-// none, except for an event that a lap or a due pass reads again: it takes the place of an event
-// that was probed in vain. Otherwise a few bad events could keep the route stalled, with good ones
-// behind them.
-func (rs *routes) admit(r *route, again bool) bool {
+// turn is how far the events that a stalled route does not keep in memory have had their turn to be
+// probed. Who reads them, a lap or a pass over the due events, often begins again at the first, and
+// would have none but the first ones probed.
+type turn[P any] struct {
+	at   P    // up to here
+	left bool // an event behind waits, as far as the lap or the pass has come
+}
+
+// ended takes note of the end of a lap or a pass. If it has left no event behind, the first one is
+// next.
+func (t turn[P]) ended() turn[P] {
+	if !t.left {
+		return turn[P]{}
+	}
+	return turn[P]{at: t.at}
+}
+
+// admit tells whether an event of r in sh is kept in memory. A stalled route with enough events
+// admits none, except for one that a lap reads again, whose turn it is: it takes the place of an
+// event that was probed in vain. Otherwise a few bad events could keep the route stalled, with good
+// ones behind them.
+func (rs *routes) admit(r *route, sh *shardState, seq int64, lap bool) bool {
 	if !rs.hasEnough(r) {
 		r.needsCandidates = false
 		return true
 	}
-	if !again {
+	t := r.lapTurns[sh.no]
+	if !lap || seq <= t.at {
 		return false
 	}
+	admitted := rs.makeRoom(r)
+	if admitted {
+		t.at = seq
+	} else {
+		t.left = true
+	}
+	if r.lapTurns == nil {
+		r.lapTurns = make(map[int]turn[int64])
+	}
+	r.lapTurns[sh.no] = t
+	return admitted
+}
+
+// makeRoom takes the place of an event that was probed in vain, the one with the most probes and
+// the youngest among equals. The last one stays: the good event that proves it bad may be next.
+func (rs *routes) makeRoom(r *route) bool {
 	var worst *Entry
+	probed := 0
 	for _, q := range []*entryQueue{&r.refused, &r.ready} {
 		for e := q.first; e != nil; e = e.qnext {
-			if e.probes > 0 && (worst == nil || cmp.Or(cmp.Compare(e.probes, worst.probes), cmp.Compare(e.Seq, worst.Seq)) > 0) {
+			if e.probes == 0 {
+				continue
+			}
+			if probed++; worst == nil || cmp.Or(cmp.Compare(e.probes, worst.probes), cmp.Compare(e.Seq, worst.Seq)) > 0 {
 				worst = e
 			}
 		}
 	}
-	if worst == nil {
+	if probed < 2 {
 		return false
 	}
 	r.needsCandidates = false
@@ -51,15 +88,18 @@ func (rs *routes) admit(r *route, again bool) bool {
 	return true
 }
 
-// admitDue is admit for a parked event. A pass over the due events admits events to r behind those
-// of the pass before, until none is left.
+// admitDue is admit for a parked event, which a pass over the due events has read.
 func (rs *routes) admitDue(r *route, row *outbox.Queued) bool {
-	at := outbox.DuePoint{At: row.DueAt, Seq: row.Seq}
-	if !rs.hasEnough(r) || compareDue(at, r.dueFrom) > 0 && rs.admit(r, true) {
-		if r.stalled() {
-			r.dueFrom, r.dueTook = at, true
-		}
+	if !rs.hasEnough(r) {
 		return true
+	}
+	at := outbox.DuePoint{At: row.DueAt, Seq: row.Seq}
+	if compareDue(at, r.dueTurn.at) > 0 {
+		if rs.makeRoom(r) {
+			r.dueTurn.at = at
+			return true
+		}
+		r.dueTurn.left = true
 	}
 	rs.due.skipped++
 	return false
@@ -119,7 +159,9 @@ func (rs *routes) evictSurplusOf(r *route) {
 		r.evictAt = rs.now + evictInterval
 	}
 	all, share := r.candidates(), rs.candidateShare()
-	slices.SortFunc(all, func(a, b *Entry) int { return cmp.Or(cmp.Compare(a.Seq, b.Seq), cmp.Compare(a.shard.no, b.shard.no)) })
+	slices.SortFunc(all, func(a, b *Entry) int {
+		return cmp.Or(cmp.Compare(a.probes, b.probes), cmp.Compare(a.Seq, b.Seq), cmp.Compare(a.shard.no, b.shard.no))
+	})
 	for i, e := range all {
 		switch {
 		case i >= share:
