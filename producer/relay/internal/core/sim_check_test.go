@@ -50,10 +50,10 @@ func (s *simulation) drain() {
 	// A small fetch takes many rounds to look everywhere, and a small window as many to try all
 	// events of a stalled route. With several stalled routes one schedule in a hundred thousand takes
 	// ten times as many.
-	const patience = 20
+	const patience = 5
 	most := 150_000 * max(1, 16/s.cfg.FetchSize) * max(1, 12/s.cfg.Window)
 	longest := time.Hour * time.Duration(max(1, 4/s.cfg.Window))
-	began, lively := s.now, s.now
+	lively := s.now
 	for round := 0; ; round++ {
 		s.counts.Steps++
 		busy := false
@@ -88,11 +88,8 @@ func (s *simulation) drain() {
 		}
 		s.now = max(next, s.now+time.Microsecond)
 		if s.now > lively {
-			// Routes of which all events in memory are bad stay paused; others tell them apart. A
-			// window of one does not get through those others if they go on to come as fast.
-			if lively = s.now + 200*time.Millisecond; s.cfg.Window == 1 {
-				lively += min((s.now-began)/50, 2*time.Second)
-			}
+			// Routes of which all events in memory are bad stay paused; others tell them apart.
+			lively = s.now + 200*time.Millisecond
 			for i := range 3 {
 				s.add(fmt.Sprint("r", i, "/0"), fmt.Sprint("calm", s.now))
 			}
