@@ -30,32 +30,44 @@ func (s entryState) underway() bool {
 // Entry is an event in memory.
 type Entry struct {
 	outbox.Queued
-	shard *shardState
-	line  *keyLine // nil without a key
-	route *route
-	state entryState
+	shard   *shardState
+	line    *keyLine // nil without a key
+	route   *route
+	state   entryState
+	parked  bool // is a parked event, not in the queue
+	single  bool // may make a batch invalid, and is sent in none
+	counted bool // keys.buffered counts it
 
-	parked      bool // is a parked event, not in the queue
 	Redelivered bool // a consumer may have started it
-	single      bool // may make a batch invalid, and is sent in none
-	counted     bool // keys.buffered counts it
-	rewritten   bool // its queue row was written again meanwhile, with another round
-	early       bool // … and its shard waits to read the new row
-	doubtful    bool // a statement that parks it may have been executed already
-
 	// Gen numbers the sends of this struct, which is reused for other events: an outcome with
 	// another number belongs to an earlier send.
 	Gen       uint32
-	probes    int // since its route was paused
-	sentAt    time.Duration
 	BatchTail []*Entry // the later events of its batch in flight
+	sentAt    time.Duration
+	probes    int // since its route was paused
 
-	// The last failure, and what to record about it.
+	entryDoubts
+	entryFailure
+	entryLinks
+}
+
+// entryDoubts is where the database may say something else of an event than memory.
+type entryDoubts struct {
+	rewritten bool // its queue row was written again meanwhile, with another round
+	early     bool // … and its shard waits to read the new row
+	doubtful  bool // a statement that parks it may have been executed already
+}
+
+// entryFailure is the last failure of an event, and what to record about it.
+type entryFailure struct {
 	outcome transport.Outcome
 	problem string
 	retryIn time.Duration
 	dead    bool
+}
 
+// entryLinks are the places of an event in its line and in a queue of its route.
+type entryLinks struct {
 	next         *Entry // in its line
 	queue        *entryQueue
 	qprev, qnext *Entry

@@ -16,21 +16,30 @@ import (
 type keyLine struct {
 	key   string
 	shard *shardState
+	lineQueue
+	lineParked
+	// inflight is the event of the key that was sent and has no outcome yet, from either source.
+	inflight *Entry
+}
 
-	first, last *Entry // of the queue, not confirmed, by ascending Seq
+// lineQueue is what memory has of a key's events in the queue.
+type lineQueue struct {
+	first, last *Entry // not confirmed, by ascending Seq
 	n           int
-	inflight    *Entry
 	marking     int   // confirmed, but not marked yet
-	parking     int   // counted failures of queue events that are not recorded yet
+	parking     int   // counted failures that are not recorded yet
 	hole        int64 // from this Seq on, events of the key were skipped; 0: none were
 	refilling   bool
+}
 
+// lineParked is what memory has of a key's parked events.
+type lineParked struct {
 	blocked   bool
 	following int      // events to be moved, or being moved, behind the head
 	head      int64    // Seq of the first parked event, 0 if not known
-	parked    []*Entry // parked events in memory, by ascending Seq
-	sent      int      // confirmed parked events that are not recorded yet
-	retrying  int      // parked events with a further failure that is not recorded yet
+	parked    []*Entry // by ascending Seq
+	sent      int      // confirmed, but not recorded yet
+	retrying  int      // with a further failure that is not recorded yet
 	fetching  bool     // FetchParked is to be called, or under way
 	due       bool     // the first parked event is due, in any state
 	verify    bool     // an operator may have changed the parked events

@@ -237,7 +237,7 @@ func (ks *keys) newEntry(sh *shardState, row *outbox.Queued) *Entry {
 
 // free ends the life of an entry without references.
 func (ks *keys) free(e *Entry) {
-	*e = Entry{Gen: e.Gen, next: ks.freeEntries}
+	*e = Entry{Gen: e.Gen, entryLinks: entryLinks{next: ks.freeEntries}}
 	ks.freeEntries = e
 }
 

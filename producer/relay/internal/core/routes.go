@@ -31,42 +31,59 @@ type route struct {
 	name              string
 	topics            []string // topics known to lead here
 	batch, batchBytes int      // how many events of a key are sent as one batch, and how many bytes of payload
-	ready             entryQueue
-	refused           entryQueue
-	inflight          int
-	events            int  // events in memory, not confirmed
-	inRing            bool // in the ring of the dispatcher
 
+	routeQueues
+	routeAnswers
+	routeStall
+	routeTurns
+	trouble repeats // log records about events that the route did not take
+}
+
+// routeQueues are the events of a route in memory; owners: keys, dispatch and routes.
+type routeQueues struct {
+	ready    entryQueue
+	refused  entryQueue
+	inflight int
+	events   int  // not confirmed
+	inRing   bool // in the ring of the dispatcher
+}
+
+// routeAnswers is what the outcomes of sends have told about a route; owner: routes.
+type routeAnswers struct {
 	failing bool                        // an event was refused and none has succeeded since
 	fails   int                         // refusals since the last success
 	keys    map[failedKey]time.Duration // keys that failed since, and when last
-
-	paused  bool
-	down    bool
-	since   time.Duration // time of the first failure after the last success
-	downAt  time.Duration
-	delay   time.Duration // between probes
-	probeAt time.Duration
+	share   float64                     // share of successes among the last hundred or so outcomes
+	againAt time.Duration               // when refused events that did not count are sent again, 0: there are none
 
 	answeredAt time.Duration // when the route last answered, or was sent to with nothing in flight
 	success    time.Duration // -1: never
 	failed     time.Duration // time of the last failure, -1: never
 	outcome    transport.Outcome
 	problem    string
-	reported   bool
-	share      float64       // share of successes among the last hundred or so outcomes
-	againAt    time.Duration // when refused events that did not count are sent again, 0: there are none
-	trouble    repeats       // log records about events that the route did not take
+}
 
+// routeStall is about a route on which only probes are sent; owner: routes.
+type routeStall struct {
+	paused   bool
+	down     bool
+	since    time.Duration // time of the first failure after the last success
+	downAt   time.Duration
+	delay    time.Duration // between probes
+	probeAt  time.Duration
+	reported bool
+	evictAt  time.Duration // when surplus events leave memory
+}
+
+// routeTurns says which events of a stalled route are next in memory to be probed; owners: laps and
+// due.
+type routeTurns struct {
 	// skippedIn are the shards, as bits, that may have skipped events of the route; skippedAgain
-	// are those in which the current lap has skipped some again. needsCandidates tells that all
-	// events in memory were probed in vain.
+	// are the shards in which the current lap has skipped some again.
 	skippedIn, skippedAgain uint64
-	needsCandidates         bool
+	needsCandidates         bool                  // all events in memory were probed in vain
 	lapTurns                map[int]turn[int64]   // of the skipped events, by shard
 	dueTurn                 turn[outbox.DuePoint] // of parked events that are due
-
-	evictAt time.Duration
 }
 
 // failedKey names the key of an event. An event without a key is a key of its own.
@@ -125,7 +142,7 @@ func (rs *routes) of(topic string) *route {
 	name := rs.routeOf(topic)
 	r = rs.byName[name]
 	if r == nil {
-		r = &route{name: name, success: -1, failed: -1, share: 1}
+		r = &route{name: name, routeAnswers: routeAnswers{success: -1, failed: -1, share: 1}}
 		r.batch, r.batchBytes = rs.batchLimit(topic)
 		rs.byName[name] = r
 	}
