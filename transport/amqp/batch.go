@@ -141,49 +141,56 @@ func (g *pendingPackets) remove(b *pendingPacket) {
 	g.order = slices.Delete(g.order, i, i+1)
 }
 
+// packets gathers a publisher's messages in packets, and publishes these.
+type packets struct {
+	*Publisher
+
+	free []*pendingPacket // for reuse
+}
+
 // gather adds out to the pending packet of its destination, and publishes the packet when it is
 // full. It returns false, and leaves out alone, when the channel cannot go on. Called with mu
 // locked.
-func (p *Publisher) gather(ctx context.Context, c *confirmChannel, out *outgoing, done func(transport.Result)) bool {
+func (pk *packets) gather(ctx context.Context, c *confirmChannel, out *outgoing, done func(transport.Result)) bool {
 	g := &c.pending
 	to := destination{out.exchange, out.key}
 	b := g.byRoute[to]
-	if b != nil && !p.fits(b, out) {
-		if !p.publishPending(c, b) {
+	if b != nil && !pk.fits(b, out) {
+		if !pk.publish(c, b) {
 			return false
 		}
 		b = nil
 	}
 	if b == nil {
-		b = p.newPending(to, out)
+		b = pk.newPending(to, out)
 		if g.byRoute == nil {
 			g.byRoute = make(map[destination]*pendingPacket)
 		}
 		g.byRoute[to] = b
 		g.order = append(g.order, b)
 		if len(g.order) == 1 {
-			p.wakeJudge()
+			pk.judge.wakeUp()
 		}
 	}
 	b.add(out)
-	b.slots = append(b.slots, p.newSlot(ctx, out, done))
-	if b.messages < p.config.BatchSize && len(b.body) < maxBatchBytes {
+	b.slots = append(b.slots, pk.slots.newSlot(ctx, out, done))
+	if b.messages < pk.config.BatchSize && len(b.body) < maxBatchBytes {
 		return true
 	}
 	// If this fails, out is judged with the other messages of the packet.
-	p.publishPending(c, b)
+	pk.publish(c, b)
 	return true
 }
 
-func (p *Publisher) fits(b *pendingPacket, out *outgoing) bool {
-	return b.messages+out.messages <= p.config.BatchSize &&
-		len(b.body)+3*len(out.pub.MessageId)+len(out.pub.Body)+len(" 123456789\n") <= min(maxBatchBytes, p.config.MaxBody)
+func (pk *packets) fits(b *pendingPacket, out *outgoing) bool {
+	return b.messages+out.messages <= pk.config.BatchSize &&
+		len(b.body)+3*len(out.pub.MessageId)+len(out.pub.Body)+len(" 123456789\n") <= min(maxBatchBytes, pk.config.MaxBody)
 }
 
-func (p *Publisher) newPending(to destination, out *outgoing) *pendingPacket {
+func (pk *packets) newPending(to destination, out *outgoing) *pendingPacket {
 	var b *pendingPacket
-	if n := len(p.freePackets); n > 0 {
-		b, p.freePackets = p.freePackets[n-1], p.freePackets[:n-1]
+	if n := len(pk.free); n > 0 {
+		b, pk.free = pk.free[n-1], pk.free[:n-1]
 	} else {
 		b = &pendingPacket{}
 	}
@@ -205,9 +212,9 @@ func (b *pendingPacket) add(out *outgoing) {
 	b.messages += out.messages
 }
 
-// publishPending publishes b and removes it from the pending packets of c. It returns false if the
+// publish publishes b and removes it from the pending packets of c. It returns false if the
 // channel cannot go on. Called with mu locked.
-func (p *Publisher) publishPending(c *confirmChannel, b *pendingPacket) bool {
+func (pk *packets) publish(c *confirmChannel, b *pendingPacket) bool {
 	pub := b.pub
 	pub.Body = b.body
 	if b.messages > 1 {
@@ -218,12 +225,12 @@ func (p *Publisher) publishPending(c *confirmChannel, b *pendingPacket) bool {
 	confirm, err := c.ch.PublishWithDeferredConfirm(b.to.exchange, b.to.key, true, false, pub)
 	switch {
 	case errors.Is(err, amqp091.ErrClosed): // the judge will notice the end
-		if p.current == c {
-			p.current = nil
+		if pk.current == c {
+			pk.current = nil
 		}
 		return false
 	case err != nil:
-		p.fail(c, fmt.Errorf("publish: %w", err))
+		pk.fail(c, fmt.Errorf("publish: %w", err))
 		return false
 	}
 	c.pending.remove(b)
@@ -231,80 +238,80 @@ func (p *Publisher) publishPending(c *confirmChannel, b *pendingPacket) bool {
 	now := time.Now()
 	for _, s := range b.slots {
 		s.in, s.written = in, now
-		p.addUnconfirmed(c, s)
+		pk.slots.addUnconfirmed(c, s)
 	}
 	c.packets++
-	p.recycle(b)
+	pk.recycle(b)
 	return true
 }
 
-func (p *Publisher) recycle(b *pendingPacket) {
+func (pk *packets) recycle(b *pendingPacket) {
 	clear(b.slots)
-	if len(p.freePackets) < maxPooledBatches && cap(b.body) <= 2*maxBatchBytes {
-		p.freePackets = append(p.freePackets, b)
+	if len(pk.free) < maxPooledBatches && cap(b.body) <= 2*maxBatchBytes {
+		pk.free = append(pk.free, b)
 	}
 }
 
 // publishDue publishes pending packets, oldest first, as long as few packets are unanswered, the
 // oldest has waited long enough, or the publisher is closing. Called with mu locked.
-func (p *Publisher) publishDue(c *confirmChannel) {
-	for len(c.pending.order) > 0 && p.blocked == "" {
+func (pk *packets) publishDue(c *confirmChannel) {
+	for len(c.pending.order) > 0 && pk.blocked == "" {
 		b := c.pending.order[0]
 		if !slices.ContainsFunc(b.slots, func(s *slot) bool { return s.done != nil }) { // all were given up while the broker blocked the connection
 			c.pending.remove(b)
-			_ = p.dropPending(c, b, nil, nil)
-			p.broadcast() // a caller may wait for the bytes of the packet
+			_ = pk.drop(c, b, nil, nil)
+			pk.broadcast() // a caller may wait for the bytes of the packet
 			continue
 		}
-		if c.packets >= gatherAbove && !p.closed && time.Since(b.since) < gatherFor || !p.publishPending(c, b) {
+		if c.packets >= gatherAbove && !pk.closed && time.Since(b.since) < gatherFor || !pk.publish(c, b) {
 			return
 		}
 	}
 }
 
-// endPending reports the messages that were gathered for c, which is closed. If c ended with an
+// end reports the messages that were gathered for c, which is closed. If c ended with an
 // exception, which must be the fault of a published message, the pending messages become suspects
 // for the next channel instead. Called with mu locked.
-func (p *Publisher) endPending(c *confirmChannel, judged []judgement) []judgement {
+func (pk *packets) end(c *confirmChannel, judged []judgement) []judgement {
 	cause := c.failure
 	if cause == nil {
 		cause = errNotConnected
 	}
 	for _, b := range c.pending.order {
 		if isException(c.failure) {
-			p.suspectPending(b)
+			pk.suspect(b)
 		}
-		judged = p.dropPending(c, b, cause, judged)
+		judged = pk.drop(c, b, cause, judged)
 	}
 	c.pending = pendingPackets{}
 	return judged
 }
 
-// suspectPending moves the messages of b that were not reported to the end of the suspects. b was
+// suspect moves the messages of b that were not reported to the end of the suspects. b was
 // removed from the pending packets.
-func (p *Publisher) suspectPending(b *pendingPacket) {
+func (pk *packets) suspect(b *pendingPacket) {
 	b.slots = slices.DeleteFunc(b.slots, func(s *slot) bool {
 		if s.done == nil {
 			return false
 		}
 		s.own = packet{exchange: b.to.exchange, key: b.to.key}
 		s.in = &s.own
-		p.suspects = append(p.suspects, s)
+		pk.suspects.list = append(pk.suspects.list, s)
 		return true
 	})
 }
 
-// dropPending reports the messages of b that were not reported, and recycles b, which was removed
+// drop reports the messages of b that were not reported, and recycles b, which was removed
 // from the pending packets.
-func (p *Publisher) dropPending(c *confirmChannel, b *pendingPacket, cause error, judged []judgement) []judgement {
+func (pk *packets) drop(c *confirmChannel, b *pendingPacket, cause error, judged []judgement) []judgement {
 	for _, s := range b.slots {
 		if s.done != nil {
 			judged = append(judged, judgement{s.done, *unavailable(fmt.Errorf("connection lost before the message was published: %w", cause))})
 		} else {
 			c.abandoned--
 		}
-		p.drop(s)
+		pk.slots.drop(s)
 	}
-	p.recycle(b)
+	pk.recycle(b)
 	return judged
 }

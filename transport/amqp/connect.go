@@ -12,24 +12,32 @@ import (
 // stableAfter is how long a connection must have lasted to be replaced without a pause.
 const stableAfter = time.Second
 
+// connector keeps a channel of a publisher open.
+type connector struct {
+	*Publisher
+
+	started bool
+	cancel  context.CancelFunc // ends attempts to connect
+}
+
 // start starts the goroutine that connects and judges. Called with mu locked.
-func (p *Publisher) start() {
-	if p.started {
+func (cn *connector) start() {
+	if cn.started {
 		return
 	}
-	p.started = true
+	cn.started = true
 	ctx, cancel := context.WithCancel(context.Background())
-	p.cancel = cancel
-	p.tasks.Go(func() { p.run(ctx) })
+	cn.cancel = cancel
+	cn.tasks.Go(func() { cn.run(ctx) })
 }
 
 // run keeps a channel open until the publisher is closed, which ends ctx.
-func (p *Publisher) run(ctx context.Context) {
+func (cn *connector) run(ctx context.Context) {
 	for attempt := 0; ctx.Err() == nil; attempt++ {
 		begin := time.Now()
-		conn, err := p.dial(ctx)
+		conn, err := cn.dial(ctx)
 		if err == nil {
-			err = p.serve(conn)
+			err = cn.serve(conn)
 			conn.shut()
 			if time.Since(begin) > stableAfter {
 				attempt = -1
@@ -40,62 +48,62 @@ func (p *Publisher) run(ctx context.Context) {
 			break
 		}
 		if err != nil {
-			p.config.Logger.Warn("no connection for publishing", "broker", p.broker.name, "attempt", attempt+1, "error", err)
-			p.setDown(err)
+			cn.config.Logger.Warn("no connection for publishing", "broker", cn.broker.name, "attempt", attempt+1, "error", err)
+			cn.setDown(err)
 		}
-		p.broker.backoff.wait(ctx, attempt)
+		cn.broker.backoff.wait(ctx, attempt)
 	}
-	p.setDown(ErrClosed)
+	cn.setDown(ErrClosed)
 }
 
-func (p *Publisher) setDown(err error) {
-	p.mu.Lock()
-	p.down, p.blocked = err, ""
-	p.broadcast()
-	p.mu.Unlock()
-	p.giveUpSuspects(err)
+func (cn *connector) setDown(err error) {
+	cn.mu.Lock()
+	cn.down, cn.blocked = err, ""
+	cn.broadcast()
+	cn.mu.Unlock()
+	cn.suspects.giveUp(err)
 }
 
 // serve opens channels on conn and judges the messages that are published on them, until conn or
 // the publisher is closed. An error means that no channel could be opened.
-func (p *Publisher) serve(conn *connection) error {
+func (cn *connector) serve(conn *connection) error {
 	blocked := conn.NotifyBlocked(make(chan amqp091.Blocking, 16))
 	for {
-		c, err := p.openChannel(conn)
+		c, err := cn.openChannel(conn)
 		if err != nil {
 			return err
 		}
-		if p.retrySuspects(c) {
-			p.mu.Lock()
-			p.current, p.down = c, nil
-			p.broadcast()
-			p.mu.Unlock()
-			p.config.Logger.Info("channel for publishing opened", "broker", p.broker.name)
-			p.judge(c, blocked)
+		if cn.suspects.retryAll(c) {
+			cn.mu.Lock()
+			cn.current, cn.down = c, nil
+			cn.broadcast()
+			cn.mu.Unlock()
+			cn.config.Logger.Info("channel for publishing opened", "broker", cn.broker.name)
+			cn.judge.watch(c, blocked)
 		}
 
-		p.mu.Lock()
-		if p.current == c {
-			p.current = nil
+		cn.mu.Lock()
+		if cn.current == c {
+			cn.current = nil
 		}
-		failure, closed := c.failure, p.closed
+		failure, closed := c.failure, cn.closed
 		if conn.IsClosed() {
-			p.blocked = ""
+			cn.blocked = ""
 		}
-		p.broadcast()
-		p.mu.Unlock()
+		cn.broadcast()
+		cn.mu.Unlock()
 		if closed {
 			return nil
 		}
-		p.config.Logger.Warn("channel for publishing closed", "broker", p.broker.name, "error", failure)
+		cn.config.Logger.Warn("channel for publishing closed", "broker", cn.broker.name, "error", failure)
 		if conn.IsClosed() {
 			return nil
 		}
 	}
 }
 
-func (p *Publisher) openChannel(conn *connection) (*confirmChannel, error) {
-	defer conn.cutAfter(p.config.ConfirmTimeout)()
+func (cn *connector) openChannel(conn *connection) (*confirmChannel, error) {
+	defer conn.cutAfter(cn.config.ConfirmTimeout)()
 	ch, err := conn.Channel()
 	if err != nil {
 		return nil, fmt.Errorf("open channel: %w", err)
@@ -105,7 +113,7 @@ func (p *Publisher) openChannel(conn *connection) (*confirmChannel, error) {
 		ch:   ch,
 		// The channel has room for more returns than there can be unconfirmed messages. If it were
 		// full, amqp091 would wait, and then drop the return.
-		returns:   ch.NotifyReturn(make(chan amqp091.Return, p.config.Window+16)),
+		returns:   ch.NotifyReturn(make(chan amqp091.Return, cn.config.Window+16)),
 		ended:     ch.NotifyClose(make(chan *amqp091.Error, 1)),
 		prepared:  make(map[string]time.Time),
 		missing:   make(map[string]time.Time),
@@ -118,20 +126,20 @@ func (p *Publisher) openChannel(conn *connection) (*confirmChannel, error) {
 }
 
 // dial connects. Meanwhile it reports suspects whose context ends.
-func (p *Publisher) dial(ctx context.Context) (conn *connection, err error) {
+func (cn *connector) dial(ctx context.Context) (conn *connection, err error) {
 	connected := make(chan struct{})
-	p.tasks.Go(func() {
+	cn.tasks.Go(func() {
 		defer close(connected)
-		conn, err = p.broker.dial(ctx)
+		conn, err = cn.broker.dial(ctx)
 	})
 	for {
 		select {
 		case <-connected:
 			return conn, err
-		case <-p.wake:
+		case <-cn.judge.wake:
 		}
 		for _, cause := range []error{context.Canceled, context.DeadlineExceeded} {
-			p.reportSuspects(*unavailable(fmt.Errorf("not confirmed yet: %w", cause)), func(s *slot) bool { return errors.Is(s.context().Err(), cause) })
+			cn.suspects.report(*unavailable(fmt.Errorf("not confirmed yet: %w", cause)), func(s *slot) bool { return errors.Is(s.context().Err(), cause) })
 		}
 	}
 }

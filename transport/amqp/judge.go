@@ -3,6 +3,7 @@ package amqp
 import (
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/rabbitmq/amqp091-go"
@@ -27,23 +28,39 @@ type judgement struct {
 	result transport.Result
 }
 
-func (p *Publisher) wakeJudge() {
+// judge finds the outcomes of a publisher's messages. Its methods are called by the goroutine that
+// keeps the channel open.
+type judge struct {
+	*Publisher
+
+	wake          chan struct{} // capacity 1: the judge has to look
+	ctxEnded      atomic.Bool   // the context of an unconfirmed message has ended
+	unblocked     time.Time     // when the broker last stopped blocking the connection
+	confirmsAhead uint64        // the constant, except in tests
+
+	// Scratch space of settle.
+	answered []*slot
+	judged   []judgement
+}
+
+// wakeUp has the judge look.
+func (jd *judge) wakeUp() {
 	select {
-	case p.wake <- struct{}{}:
+	case jd.wake <- struct{}{}:
 	default:
 	}
 }
 
-// judge reports outcomes until all messages on c are answered, and c is closed or the publisher is
+// watch reports outcomes until all messages on c are answered, and c is closed or the publisher is
 // closing.
-func (p *Publisher) judge(c *confirmChannel, blocked <-chan amqp091.Blocking) {
+func (jd *judge) watch(c *confirmChannel, blocked <-chan amqp091.Blocking) {
 	timer := time.NewTimer(sweepInterval)
 	defer timer.Stop()
-	armed, ended, closing := true, c.ended, p.closing
+	armed, ended, closing := true, c.ended, jd.closing
 	var closeBy time.Time
 	var sweeps sweeps
 	for {
-		confirmed, oldest, idle := p.oldest(c)
+		confirmed, oldest, idle := jd.oldest(c)
 		if idle && (ended == nil || closing == nil) {
 			return
 		}
@@ -56,35 +73,35 @@ func (p *Publisher) judge(c *confirmChannel, blocked <-chan amqp091.Blocking) {
 		case <-confirmed:
 		case <-timer.C:
 			armed, all = false, sweeps.due(oldest)
-		case <-p.wake:
+		case <-jd.wake:
 		case b, ok := <-blocked:
 			if !ok {
 				blocked = nil
 			}
-			p.setBlocked(ok && b.Active, b.Reason)
+			jd.setBlocked(ok && b.Active, b.Reason)
 		case err := <-ended: // nil if this side closed the channel
-			p.recordEnd(c, err)
+			jd.recordEnd(c, err)
 			ended, all = nil, true
 		case <-closing:
-			closing, closeBy = nil, time.Now().Add(p.config.ConfirmTimeout)
+			closing, closeBy = nil, time.Now().Add(jd.config.ConfirmTimeout)
 		}
-		if p.ctxEnded.Swap(false) {
+		if jd.ctxEnded.Swap(false) {
 			all = true
 		}
 		if !closeBy.IsZero() && time.Now().After(closeBy) {
-			p.mu.Lock()
-			p.fail(c, ErrClosed)
-			p.mu.Unlock()
+			jd.mu.Lock()
+			jd.fail(c, ErrClosed)
+			jd.mu.Unlock()
 		}
-		p.settle(c, all)
+		jd.settle(c, all)
 	}
 }
 
 // oldest returns the confirm and the number of the oldest unconfirmed packet. It reports idle if no
 // packet is unconfirmed or pending.
-func (p *Publisher) oldest(c *confirmChannel) (confirmed <-chan struct{}, seq string, idle bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+func (jd *judge) oldest(c *confirmChannel) (confirmed <-chan struct{}, seq string, idle bool) {
+	jd.mu.Lock()
+	defer jd.mu.Unlock()
 	if c.first == nil {
 		return nil, "", len(c.pending.order) == 0
 	}
@@ -109,44 +126,44 @@ func (s *sweeps) due(oldest string) bool {
 }
 
 // recordEnd records why c was closed.
-func (p *Publisher) recordEnd(c *confirmChannel, err *amqp091.Error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.current == c {
-		p.current = nil
+func (jd *judge) recordEnd(c *confirmChannel, err *amqp091.Error) {
+	jd.mu.Lock()
+	defer jd.mu.Unlock()
+	if jd.current == c {
+		jd.current = nil
 	}
 	if c.failure == nil && err != nil {
 		c.failure = err
 	}
 }
 
-func (p *Publisher) setBlocked(active bool, reason string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+func (jd *judge) setBlocked(active bool, reason string) {
+	jd.mu.Lock()
+	defer jd.mu.Unlock()
 	if !active {
 		reason = ""
 	} else if reason == "" {
 		reason = "no reason given"
 	}
-	if reason != "" && p.blocked == "" {
-		p.config.Logger.Warn("broker blocks the connection", "broker", p.broker.name, "reason", reason)
+	if reason != "" && jd.blocked == "" {
+		jd.config.Logger.Warn("broker blocks the connection", "broker", jd.broker.name, "reason", reason)
 		_ = fault.Reach(fault.BrokerBlocked)
-	} else if reason == "" && p.blocked != "" {
-		p.config.Logger.Info("broker no longer blocks the connection", "broker", p.broker.name)
-		p.unblocked = time.Now()
+	} else if reason == "" && jd.blocked != "" {
+		jd.config.Logger.Info("broker no longer blocks the connection", "broker", jd.broker.name)
+		jd.unblocked = time.Now()
 	}
-	p.blocked = reason
-	p.broadcast()
+	jd.blocked = reason
+	jd.broadcast()
 }
 
 // settle judges answered messages, either all or only those before the first unanswered message. It
 // reports outcomes without the lock.
-func (p *Publisher) settle(c *confirmChannel, all bool) {
-	p.mu.Lock()
+func (jd *judge) settle(c *confirmChannel, all bool) {
+	jd.mu.Lock()
 	// The order matters: first see which messages are confirmed, then take in the returns, then
 	// judge. The broker sends a return before its confirm, so the returns of the confirmed messages
 	// have arrived by now; returns of later confirms may be missing.
-	answered := c.answered(p.answered[:0], all)
+	answered := c.answered(jd.answered[:0], all)
 	unanswered, closed := 0, c.ch.IsClosed()
 	if closed {
 		// Every message is answered now or in a moment: the client nacks each publish that is still
@@ -165,38 +182,38 @@ func (p *Publisher) settle(c *confirmChannel, all bool) {
 		c.takeEnd()
 	}
 	c.takeReturns()
-	judged := p.judged[:0]
+	judged := jd.judged[:0]
 	for _, s := range answered {
 		c.noteHandled(s, !closed)
 		if unanswered > 1 && !s.in.confirm.Acked() && s.in.returned == nil && c.isSuspect(s) {
-			p.unlink(c, s)
-			p.suspects = append(p.suspects, s)
+			jd.slots.unlink(c, s)
+			jd.suspects.list = append(jd.suspects.list, s)
 			continue
 		}
 		if s.done != nil {
-			judged = append(judged, judgement{s.done, p.outcome(c, s, closed, unanswered)})
+			judged = append(judged, judgement{s.done, jd.outcome(c, s, closed, unanswered)})
 		} else {
 			c.abandoned--
 		}
-		p.release(c, s)
+		jd.slots.release(c, s)
 	}
 	if len(answered) > 0 {
 		c.lastAnswer = time.Now()
 	}
 	if closed {
-		judged = p.endPending(c, judged)
+		judged = jd.packets.end(c, judged)
 	} else {
-		p.publishDue(c)
+		jd.packets.publishDue(c)
 	}
 	if all {
-		judged = p.overdue(c, judged)
+		judged = jd.overdue(c, judged)
 	}
-	if len(answered) > 0 && p.waiting > 0 {
-		p.broadcast()
+	if len(answered) > 0 && jd.waiting > 0 {
+		jd.broadcast()
 	}
 	clear(answered)
-	p.answered = answered
-	p.mu.Unlock()
+	jd.answered = answered
+	jd.mu.Unlock()
 
 	for i := range judged {
 		if err := fault.Reach(fault.BrokerConfirmed); err != nil {
@@ -205,7 +222,7 @@ func (p *Publisher) settle(c *confirmChannel, all bool) {
 		judged[i].done(judged[i].result)
 	}
 	clear(judged)
-	p.judged = judged
+	jd.judged = judged
 }
 
 // answered appends the slots that the broker has answered, either all or only those before the
@@ -261,7 +278,7 @@ func (c *confirmChannel) takeEnd() {
 
 // outcome judges an answered message. If the channel has closed, unanswered is the number of
 // messages that may have caused it.
-func (p *Publisher) outcome(c *confirmChannel, s *slot, closed bool, unanswered int) transport.Result {
+func (jd *judge) outcome(c *confirmChannel, s *slot, closed bool, unanswered int) transport.Result {
 	switch {
 	case s.in.confirm.Acked() && s.in.returned == nil:
 		return transport.Result{Outcome: transport.Confirmed}
@@ -276,7 +293,7 @@ func (p *Publisher) outcome(c *confirmChannel, s *slot, closed bool, unanswered 
 	case unanswered > 1 || c.cleared(s):
 		return *unavailable(fmt.Errorf("channel closed before the confirm: %w", errors.Join(errNotConnected, c.failure)))
 	default:
-		return p.exceptionOutcome(c.failure, s)
+		return jd.suspects.exceptionOutcome(c.failure, s)
 	}
 }
 
@@ -289,19 +306,19 @@ const confirmsAhead = 1 << 18
 // messages take half of the window, or the client holds back too many confirms behind the message.
 // So a queue that does not answer does not stop other queues. The connection stays while the broker
 // blocks it: the broker answers nothing then, and a new connection would not help.
-func (p *Publisher) overdue(c *confirmChannel, judged []judgement) []judgement {
-	since := time.Now().Add(-p.config.ConfirmTimeout)
+func (jd *judge) overdue(c *confirmChannel, judged []judgement) []judgement {
+	since := time.Now().Add(-jd.config.ConfirmTimeout)
 	for _, b := range c.pending.order {
 		for _, s := range b.slots {
-			judged = p.giveUp(c, s, s.written.Before(since), judged)
+			judged = jd.giveUp(c, s, s.written.Before(since), judged)
 		}
 	}
 	for s := c.first; s != nil; s = s.next {
 		timedOut := s.written.Before(since)
-		judged = p.giveUp(c, s, timedOut, judged)
-		if timedOut && p.blocked == "" && p.unblocked.Before(since) &&
-			(c.lastAnswer.Before(s.written) || c.abandoned > p.config.Window/2 || c.handled > s.in.confirm.DeliveryTag+p.confirmsAhead) {
-			p.fail(c, fmt.Errorf("%w: no answer at all for %v", ErrConfirmTimeout, p.config.ConfirmTimeout))
+		judged = jd.giveUp(c, s, timedOut, judged)
+		if timedOut && jd.blocked == "" && jd.unblocked.Before(since) &&
+			(c.lastAnswer.Before(s.written) || c.abandoned > jd.config.Window/2 || c.handled > s.in.confirm.DeliveryTag+jd.confirmsAhead) {
+			jd.fail(c, fmt.Errorf("%w: no answer at all for %v", ErrConfirmTimeout, jd.config.ConfirmTimeout))
 			break
 		}
 	}
@@ -309,11 +326,11 @@ func (p *Publisher) overdue(c *confirmChannel, judged []judgement) []judgement {
 }
 
 // giveUp reports s as unavailable if its context or time has ended.
-func (p *Publisher) giveUp(c *confirmChannel, s *slot, timedOut bool, judged []judgement) []judgement {
+func (jd *judge) giveUp(c *confirmChannel, s *slot, timedOut bool, judged []judgement) []judgement {
 	if s.done == nil {
 		return judged
 	}
-	err := p.overdueError(s, timedOut)
+	err := jd.overdueError(s, timedOut)
 	if err == nil {
 		return judged
 	}
@@ -324,7 +341,7 @@ func (p *Publisher) giveUp(c *confirmChannel, s *slot, timedOut bool, judged []j
 }
 
 // overdueError returns the reason for which s is overdue, or nil.
-func (p *Publisher) overdueError(s *slot, timedOut bool) error {
+func (jd *judge) overdueError(s *slot, timedOut bool) error {
 	var err error
 	switch {
 	case s.watched != nil && s.watched.ctx.Err() != nil:
@@ -334,8 +351,8 @@ func (p *Publisher) overdueError(s *slot, timedOut bool) error {
 	default:
 		return nil
 	}
-	if p.blocked != "" {
-		return fmt.Errorf("%w (%w)", p.blockedError(), err)
+	if jd.blocked != "" {
+		return fmt.Errorf("%w (%w)", jd.blockedError(), err)
 	}
 	return err
 }

@@ -30,7 +30,7 @@ func TestWhatIsGatheredIsNotWaitedForLonger(t *testing.T) {
 	}{{"impatient", ctx}, {"patient", t.Context()}} {
 		p.window <- struct{}{}
 		done := func(r transport.Result) { outcomes[of.name] = append(outcomes[of.name], r) }
-		if !p.gather(of.ctx, c, &outgoing{key: "queue", messages: 1, mayBatch: true}, done) {
+		if !p.packets.gather(of.ctx, c, &outgoing{key: "queue", messages: 1, mayBatch: true}, done) {
 			t.Fatal("not gathered")
 		}
 	}
@@ -43,28 +43,28 @@ func TestWhatIsGatheredIsNotWaitedForLonger(t *testing.T) {
 			j.done(j.result)
 		}
 	}
-	report(p.overdue(c, nil))
+	report(p.judge.overdue(c, nil))
 	if len(outcomes) != 0 {
 		t.Fatalf("outcomes %v before the end of a context", outcomes)
 	}
 	cancel()
 	for range 2 {
-		report(p.overdue(c, nil))
+		report(p.judge.overdue(c, nil))
 	}
 	if len(outcomes["impatient"]) != 1 || !errors.Is(outcomes["impatient"][0].Err, context.Canceled) || len(outcomes["patient"]) != 0 {
 		t.Fatalf("outcomes %v at the end of a context", outcomes)
 	}
 	// A batch that nobody waits for is not published any more.
 	p.window <- struct{}{}
-	if !p.gather(ctx, c, &outgoing{key: "other", messages: 1, mayBatch: true}, func(transport.Result) {}) {
+	if !p.packets.gather(ctx, c, &outgoing{key: "other", messages: 1, mayBatch: true}, func(transport.Result) {}) {
 		t.Fatal("not gathered")
 	}
-	report(p.overdue(c, nil))
+	report(p.judge.overdue(c, nil))
 	slices.Reverse(c.pending.order)
 	c.packets, c.pending.order[1].since = gatherAbove, time.Now().Add(time.Hour) // the other one is not to be published yet
 	changed := p.changed
 	p.waiting = 1 // for its bytes
-	if p.publishDue(c); len(c.pending.order) != 1 || c.pending.byRoute[destination{key: "other"}] != nil {
+	if p.packets.publishDue(c); len(c.pending.order) != 1 || c.pending.byRoute[destination{key: "other"}] != nil {
 		t.Fatalf("gathered: %+v", c.pending)
 	}
 	select {
@@ -72,7 +72,7 @@ func TestWhatIsGatheredIsNotWaitedForLonger(t *testing.T) {
 	default:
 		t.Error("nobody is told that there is room")
 	}
-	report(p.endPending(c, nil))
+	report(p.packets.end(c, nil))
 	if len(outcomes["impatient"]) != 1 || len(outcomes["patient"]) != 1 || outcomes["patient"][0].Outcome != transport.Unavailable {
 		t.Errorf("outcomes %v without the channel", outcomes)
 	}
@@ -92,14 +92,14 @@ func TestWhatIsGatheredIsASuspectAfterAnException(t *testing.T) {
 	c := &confirmChannel{failure: &amqp091.Error{Code: amqp091.NotFound, Server: true}} // for another message
 	p.window <- struct{}{}
 	p.mu.Lock()
-	gathered := p.gather(t.Context(), c, &outgoing{key: "queue", messages: 1, mayBatch: true}, func(r transport.Result) { outcomes = append(outcomes, r) })
-	judged := p.endPending(c, nil)
+	gathered := p.packets.gather(t.Context(), c, &outgoing{key: "queue", messages: 1, mayBatch: true}, func(r transport.Result) { outcomes = append(outcomes, r) })
+	judged := p.packets.end(c, nil)
 	p.mu.Unlock()
-	if !gathered || len(judged) != 0 || len(p.suspects) != 1 || p.suspects[0].in.key != "queue" || len(p.window) != 1 || len(c.pending.order) != 0 {
-		t.Fatalf("gathered: %t, judged %v, %d suspects, %d places", gathered, judged, len(p.suspects), len(p.window))
+	if !gathered || len(judged) != 0 || len(p.suspects.list) != 1 || p.suspects.list[0].in.key != "queue" || len(p.window) != 1 || len(c.pending.order) != 0 {
+		t.Fatalf("gathered: %t, judged %v, %d suspects, %d places", gathered, judged, len(p.suspects.list), len(p.window))
 	}
-	p.giveUpSuspects(errNotConnected)
-	if len(outcomes) != 1 || outcomes[0].Outcome != transport.Unavailable || len(p.window) != 0 || len(p.suspects) != 0 {
-		t.Errorf("outcomes %v without another channel, %d places, %d suspects", outcomes, len(p.window), len(p.suspects))
+	p.suspects.giveUp(errNotConnected)
+	if len(outcomes) != 1 || outcomes[0].Outcome != transport.Unavailable || len(p.window) != 0 || len(p.suspects.list) != 0 {
+		t.Errorf("outcomes %v without another channel, %d places, %d suspects", outcomes, len(p.window), len(p.suspects.list))
 	}
 }

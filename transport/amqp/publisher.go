@@ -8,7 +8,6 @@ import (
 	"strconv"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/rabbitmq/amqp091-go"
@@ -24,39 +23,27 @@ type Publisher struct {
 	codec    codec
 	topology *topology
 
-	seq      atomic.Uint64
-	window   chan struct{} // one element per unconfirmed message
-	wake     chan struct{} // capacity 1: the judge has to look
-	ctxEnded atomic.Bool   // the context of an unconfirmed message has ended
-	closing  chan struct{} // closed by Close
-	tasks    sync.WaitGroup
+	seq     atomic.Uint64
+	window  chan struct{} // one element per unconfirmed message
+	closing chan struct{} // closed by Close
+	tasks   sync.WaitGroup
 
-	// mu guards the fields below, and is the only lock of a publish. No operation under the lock
-	// waits for the network: writes are buffered.
-	mu       sync.Mutex
-	started  bool
-	cancel   context.CancelFunc // ends attempts to connect
-	closed   bool
-	current  *confirmChannel // nil while there is no channel
-	down     error           // the reason for having no channel, after a failed attempt
-	blocked  string          // the reason for which the broker blocks the connection, or ""
-	bytes    int             // in unconfirmed messages
-	waiting  int             // calls of waiter.wait
-	changed  chan struct{}   // closed and replaced when one of these fields changes
-	contexts contextWatches
-	// suspects are the messages that were unanswered when a channel ended with an exception; see
-	// suspects.go.
-	suspects    []*slot
-	freeSlots   *slot            // for reuse
-	freePackets []*pendingPacket // for reuse
+	connector connector
+	judge     judge
+	packets   packets
+	suspects  suspects
+	slots     slots
 
-	unblocked time.Time // when the broker last stopped blocking the connection
-
-	confirmsAhead uint64 // the constant, except in tests
-
-	// Scratch space of settle, which only the judge calls.
-	answered []*slot
-	judged   []judgement
+	// mu guards the fields below and those of the parts above, and is the only lock of a publish. No
+	// operation under the lock waits for the network: writes are buffered.
+	mu      sync.Mutex
+	closed  bool
+	current *confirmChannel // nil while there is no channel
+	down    error           // the reason for having no channel, after a failed attempt
+	blocked string          // the reason for which the broker blocks the connection, or ""
+	bytes   int             // in unconfirmed messages
+	waiting int             // calls of waiter.wait
+	changed chan struct{}   // closed and replaced when one of these fields changes
 }
 
 var _ transport.Sender = (*Publisher)(nil)
@@ -75,12 +62,11 @@ func NewPublisher(config PublisherConfig) (*Publisher, error) {
 		codec:    newCodec(config.AMQP.Marshaler, config.Envelope),
 		topology: newTopology(config.Topology, config.QueueType, config.AMQP, config.AllowLoss, config.Logger),
 		window:   make(chan struct{}, config.Window),
-		wake:     make(chan struct{}, 1),
 		closing:  make(chan struct{}),
 		changed:  make(chan struct{}),
-
-		confirmsAhead: confirmsAhead,
 	}
+	p.connector.Publisher, p.packets.Publisher, p.suspects.Publisher, p.slots.Publisher = p, p, p, p
+	p.judge = judge{Publisher: p, wake: make(chan struct{}, 1), confirmsAhead: confirmsAhead}
 	p.topology.partitions = config.Partitions
 	p.topology.limitIsSafe = true // a publisher may use any queue; subscribers check the limit
 	return p, nil
@@ -115,7 +101,7 @@ func (p *Publisher) Connect(ctx context.Context) error {
 		if p.closed {
 			return fmt.Errorf("amqp publisher: %w", ErrClosed)
 		}
-		p.start() //nolint:contextcheck // the connection outlives this call
+		p.connector.start() //nolint:contextcheck // the connection outlives this call
 		if p.current != nil {
 			return nil
 		}
@@ -255,8 +241,8 @@ func (p *Publisher) Close() error {
 	if !p.closed {
 		p.closed = true
 		close(p.closing)
-		if p.started {
-			p.cancel()
+		if p.connector.started {
+			p.connector.cancel()
 		}
 		p.broadcast()
 	}

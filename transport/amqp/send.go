@@ -105,7 +105,7 @@ func (p *Publisher) ready(w *waiter, out *outgoing) (*confirmChannel, *transport
 		case c == nil && p.down != nil:
 			return nil, unavailable(p.down)
 		case c == nil:
-			p.start()
+			p.connector.start()
 			reason = errNotConnected
 		case p.blocked != "":
 			reason = p.blockedError()
@@ -133,7 +133,7 @@ func (p *Publisher) ready(w *waiter, out *outgoing) (*confirmChannel, *transport
 func (p *Publisher) write(ctx context.Context, c *confirmChannel, out *outgoing,
 	done func(transport.Result)) (bool, *transport.Result) {
 	if out.mayBatch && (c.packets >= gatherAbove || c.pending.has(out)) {
-		if !p.gather(ctx, c, out, done) {
+		if !p.packets.gather(ctx, c, out, done) {
 			return false, nil
 		}
 		_ = fault.Hit(ctx, fault.BrokerGiven)
@@ -151,10 +151,10 @@ func (p *Publisher) write(ctx context.Context, c *confirmChannel, out *outgoing,
 		p.fail(c, fmt.Errorf("publish: %w", err))
 		return false, unavailable(fmt.Errorf("publish: %w", err))
 	}
-	s := p.newSlot(ctx, out, done)
+	s := p.slots.newSlot(ctx, out, done)
 	s.own = packet{seq: out.seq, exchange: out.exchange, key: out.key, confirm: confirm}
 	s.in = &s.own
-	p.addUnconfirmed(c, s)
+	p.slots.addUnconfirmed(c, s)
 	c.packets++
 	_ = fault.Hit(ctx, fault.BrokerGiven)
 	return true, nil

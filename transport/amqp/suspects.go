@@ -19,6 +19,13 @@ import (
 // the message as the cause. Pending messages queue behind the suspects, so as not to overtake them,
 // and are treated alike.
 
+// suspects publishes the suspects of a publisher again.
+type suspects struct {
+	*Publisher
+
+	list []*slot
+}
+
 // isException tells whether err is an exception that a message may have caused.
 func isException(err error) bool {
 	code := errorCode(err)
@@ -44,7 +51,7 @@ func (c *confirmChannel) isSuspect(s *slot) bool {
 
 // exceptionOutcome returns the outcome of the only message that was unanswered when its channel
 // closed.
-func (p *Publisher) exceptionOutcome(cause error, s *slot) transport.Result {
+func (su *suspects) exceptionOutcome(cause error, s *slot) transport.Result {
 	if cause == nil {
 		cause = errNotConnected
 	}
@@ -54,7 +61,7 @@ func (p *Publisher) exceptionOutcome(cause error, s *slot) transport.Result {
 	err := fmt.Errorf("exchange %q, routing key %q: %w", s.in.exchange, s.in.key, cause)
 	switch errorCode(cause) {
 	case amqp091.NotFound:
-		if p.config.Topology == Declare {
+		if su.config.Topology == Declare {
 			return *unavailable(err) // the next publish declares the exchange again
 		}
 		return transport.Result{Outcome: transport.Returned, Err: fmt.Errorf("%w: %w", ErrUnroutable, err)}
@@ -69,44 +76,44 @@ func (p *Publisher) exceptionOutcome(cause error, s *slot) transport.Result {
 // the next suspect is published, which may end the channel.
 const clearedTimeout = time.Second
 
-// retrySuspects publishes the suspects on c one by one, and tells whether c can still be used. No
+// retryAll publishes the suspects on c one by one, and tells whether c can still be used. No
 // other message is published on c meanwhile. No topology is declared: a queue that does not answer
 // would hold up all suspects.
-func (p *Publisher) retrySuspects(c *confirmChannel) bool {
-	bounded, cancel := context.WithTimeout(context.Background(), min(clearedTimeout, p.config.ConfirmTimeout/8))
+func (su *suspects) retryAll(c *confirmChannel) bool {
+	bounded, cancel := context.WithTimeout(context.Background(), min(clearedTimeout, su.config.ConfirmTimeout/8))
 	defer cancel()
 	for {
-		p.mu.Lock()
-		if len(p.suspects) == 0 {
-			p.mu.Unlock()
+		su.mu.Lock()
+		if len(su.list) == 0 {
+			su.mu.Unlock()
 			return true
 		}
-		s := p.suspects[0]
-		p.suspects = p.suspects[1:]
-		p.mu.Unlock()
-		r := p.retryAlone(c, s, bounded.Done())
+		s := su.list[0]
+		su.list = su.list[1:]
+		su.mu.Unlock()
+		r := su.retryAlone(c, s, bounded.Done())
 		if !c.ch.IsClosed() {
 			if r != nil {
-				p.reportSlot(s, *r)
+				su.reportSlot(s, *r)
 			}
 			continue
 		}
-		p.attributeException(c, s, r)
+		su.attributeException(c, s, r)
 		return false
 	}
 }
 
 // retryAlone publishes s and waits until the broker has handled it, then for its answer until
 // expired is closed. It returns an outcome if s was not published.
-func (p *Publisher) retryAlone(c *confirmChannel, s *slot, expired <-chan struct{}) *transport.Result {
+func (su *suspects) retryAlone(c *confirmChannel, s *slot, expired <-chan struct{}) *transport.Result {
 	if err := s.context().Err(); err != nil {
 		return unavailable(fmt.Errorf("not confirmed yet: %w", err))
 	}
-	if p.isClosed() {
+	if su.isClosed() {
 		return unavailable(ErrClosed)
 	}
-	out := outgoing{topic: s.topic, seq: p.nextSeq(), messages: s.messages}
-	used, err := p.encode(s, &out)
+	out := outgoing{topic: s.topic, seq: su.nextSeq(), messages: s.messages}
+	used, err := su.encode(s, &out)
 	if err != nil {
 		return &transport.Result{Outcome: transport.Invalid, Err: err}
 	}
@@ -118,21 +125,21 @@ func (p *Publisher) retryAlone(c *confirmChannel, s *slot, expired <-chan struct
 		c.conn.raw.abort() // the message may have been written in part
 		return unavailable(fmt.Errorf("publish: %w", err))
 	}
-	p.mu.Lock()
+	su.mu.Lock()
 	s.own = packet{seq: out.seq, exchange: out.exchange, key: out.key, confirm: confirm}
 	s.in, s.written = &s.own, time.Now()
-	p.addUnconfirmed(c, s)
+	su.slots.addUnconfirmed(c, s)
 	c.packets++
-	p.mu.Unlock()
-	stop := c.conn.cutAfter(p.config.ConfirmTimeout)
+	su.mu.Unlock()
+	stop := c.conn.cutAfter(su.config.ConfirmTimeout)
 	err = c.ch.Qos(0, 0, false) // any request with an answer will do
 	stop()
 	if err != nil {
 		return nil
 	}
-	p.mu.Lock()
+	su.mu.Lock()
 	c.noteHandled(s, true)
-	p.mu.Unlock()
+	su.mu.Unlock()
 	select {
 	case <-confirm.Done():
 	case <-expired:
@@ -144,27 +151,27 @@ func (p *Publisher) retryAlone(c *confirmChannel, s *slot, expired <-chan struct
 // the outcome of the exception, then the cleared messages of c that were not answered, then the
 // suspects that would cause the same exception. If c did not end with an exception, it reports all
 // suspects as unavailable.
-func (p *Publisher) attributeException(c *confirmChannel, s *slot, r *transport.Result) {
-	p.recordEnd(c, <-c.ended) // c.ended receives at the latest when the client has seen the end
+func (su *suspects) attributeException(c *confirmChannel, s *slot, r *transport.Result) {
+	su.judge.recordEnd(c, <-c.ended) // c.ended receives at the latest when the client has seen the end
 	var culprit *packet
 	if r == nil && !c.cleared(s) {
-		p.mu.Lock()
-		outcome := p.exceptionOutcome(c.failure, s)
+		su.mu.Lock()
+		outcome := su.exceptionOutcome(c.failure, s)
 		in := *s.in
-		p.unlink(c, s)
-		p.mu.Unlock()
+		su.slots.unlink(c, s)
+		su.mu.Unlock()
 		r, culprit = &outcome, &in
 	}
 	if r != nil {
-		p.reportSlot(s, *r)
+		su.reportSlot(s, *r)
 	}
-	p.settle(c, true)
+	su.judge.settle(c, true)
 	switch {
 	case !isException(c.failure):
-		p.giveUpSuspects(errors.Join(errNotConnected, c.failure))
+		su.giveUp(errors.Join(errNotConnected, c.failure))
 	case culprit != nil:
 		code := errorCode(c.failure)
-		p.reportSuspects(*r, func(s *slot) bool { return sameException(code, culprit, s.in) })
+		su.report(*r, func(s *slot) bool { return sameException(code, culprit, s.in) })
 	}
 }
 
@@ -182,34 +189,34 @@ func sameException(code int, a, b *packet) bool {
 }
 
 // reportSlot reports the outcome of s, which was removed from its channel and from the suspects.
-func (p *Publisher) reportSlot(s *slot, r transport.Result) {
-	p.mu.Lock()
+func (su *suspects) reportSlot(s *slot, r transport.Result) {
+	su.mu.Lock()
 	done := s.done
-	p.drop(s)
-	p.broadcast()
-	p.mu.Unlock()
+	su.slots.drop(s)
+	su.broadcast()
+	su.mu.Unlock()
 	done(r)
 }
 
-// reportSuspects reports r for the suspects for which concerns is true.
-func (p *Publisher) reportSuspects(r transport.Result, concerns func(*slot) bool) {
-	p.mu.Lock()
+// report reports r for the suspects for which concerns is true.
+func (su *suspects) report(r transport.Result, concerns func(*slot) bool) {
+	su.mu.Lock()
 	var concerned, others []*slot
-	for _, s := range p.suspects {
+	for _, s := range su.list {
 		if concerns(s) {
 			concerned = append(concerned, s)
 		} else {
 			others = append(others, s)
 		}
 	}
-	p.suspects = others
-	p.mu.Unlock()
+	su.list = others
+	su.mu.Unlock()
 	for _, s := range concerned {
-		p.reportSlot(s, r)
+		su.reportSlot(s, r)
 	}
 }
 
-// giveUpSuspects reports all suspects as unavailable.
-func (p *Publisher) giveUpSuspects(cause error) {
-	p.reportSuspects(*unavailable(cause), func(*slot) bool { return true })
+// giveUp reports all suspects as unavailable.
+func (su *suspects) giveUp(cause error) {
+	su.report(*unavailable(cause), func(*slot) bool { return true })
 }

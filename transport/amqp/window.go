@@ -53,29 +53,37 @@ func (c *confirmChannel) frameSize() int {
 	return maxHeaderBytes + frameOverhead
 }
 
+// slots keeps the slots of a publisher.
+type slots struct {
+	*Publisher
+
+	free     *slot // for reuse
+	contexts contextWatches
+}
+
 // newSlot returns a slot that is on no list yet. Called with mu locked.
-func (p *Publisher) newSlot(ctx context.Context, out *outgoing, done func(transport.Result)) *slot {
-	s := p.freeSlots
+func (sl *slots) newSlot(ctx context.Context, out *outgoing, done func(transport.Result)) *slot {
+	s := sl.free
 	if s == nil {
 		s = &slot{}
 	} else {
-		p.freeSlots = s.next
+		sl.free = s.next
 	}
 	*s = slot{
-		topic: out.topic, msg: out.msg, msgs: out.msgs, messages: out.messages, done: done, watched: p.watchContext(ctx),
+		topic: out.topic, msg: out.msg, msgs: out.msgs, messages: out.messages, done: done, watched: sl.watchContext(ctx),
 		written: time.Now(), bytes: len(out.pub.Body),
 	}
-	p.bytes += s.bytes
+	sl.bytes += s.bytes
 	return s
 }
 
 // addUnconfirmed adds s, which was published, to the unconfirmed slots of c. Called with mu locked.
-func (p *Publisher) addUnconfirmed(c *confirmChannel, s *slot) {
+func (sl *slots) addUnconfirmed(c *confirmChannel, s *slot) {
 	s.in.slots++
 	s.prev = c.last
 	if c.last == nil {
 		c.first = s
-		p.wakeJudge()
+		sl.judge.wakeUp()
 	} else {
 		c.last.next = s
 	}
@@ -83,13 +91,13 @@ func (p *Publisher) addUnconfirmed(c *confirmChannel, s *slot) {
 }
 
 // release removes s from c and frees its place in the window. Called with mu locked.
-func (p *Publisher) release(c *confirmChannel, s *slot) {
-	p.unlink(c, s)
-	p.drop(s)
+func (sl *slots) release(c *confirmChannel, s *slot) {
+	sl.unlink(c, s)
+	sl.drop(s)
 }
 
 // unlink removes s from the unconfirmed slots of c. Called with mu locked.
-func (p *Publisher) unlink(c *confirmChannel, s *slot) {
+func (sl *slots) unlink(c *confirmChannel, s *slot) {
 	if s.prev == nil {
 		c.first = s.next
 	} else {
@@ -107,12 +115,12 @@ func (p *Publisher) unlink(c *confirmChannel, s *slot) {
 }
 
 // drop frees s, which is on no list, and its place in the window. Called with mu locked.
-func (p *Publisher) drop(s *slot) {
-	p.bytes -= s.bytes
-	p.unwatchContext(s.watched)
-	*s = slot{next: p.freeSlots}
-	p.freeSlots = s
-	<-p.window
+func (sl *slots) drop(s *slot) {
+	sl.bytes -= s.bytes
+	sl.unwatchContext(s.watched)
+	*s = slot{next: sl.free}
+	sl.free = s
+	<-sl.window
 }
 
 // contextWatches notices the end of contexts of unconfirmed messages, with one callback per
@@ -129,33 +137,33 @@ type watchedContext struct {
 }
 
 // watchContext wakes the judge when ctx ends. Called with mu locked.
-func (p *Publisher) watchContext(ctx context.Context) *watchedContext {
+func (sl *slots) watchContext(ctx context.Context) *watchedContext {
 	done := ctx.Done()
 	if done == nil {
 		return nil
 	}
-	w := p.contexts.last
+	w := sl.contexts.last
 	if w == nil || w.ctx != ctx {
-		w = p.contexts.byDone[done]
+		w = sl.contexts.byDone[done]
 	}
 	if w == nil {
 		w = &watchedContext{ctx: ctx}
 		w.stop = context.AfterFunc(ctx, func() {
-			p.ctxEnded.Store(true)
-			p.wakeJudge()
+			sl.judge.ctxEnded.Store(true)
+			sl.judge.wakeUp()
 		})
-		if p.contexts.byDone == nil {
-			p.contexts.byDone = make(map[<-chan struct{}]*watchedContext)
+		if sl.contexts.byDone == nil {
+			sl.contexts.byDone = make(map[<-chan struct{}]*watchedContext)
 		}
-		p.contexts.byDone[done] = w
+		sl.contexts.byDone[done] = w
 	}
 	w.refs++
-	p.contexts.last = w
+	sl.contexts.last = w
 	return w
 }
 
 // unwatchContext undoes one call of watchContext. Called with mu locked.
-func (p *Publisher) unwatchContext(w *watchedContext) {
+func (sl *slots) unwatchContext(w *watchedContext) {
 	if w == nil {
 		return
 	}
@@ -163,9 +171,9 @@ func (p *Publisher) unwatchContext(w *watchedContext) {
 		return
 	}
 	w.stop()
-	delete(p.contexts.byDone, w.ctx.Done())
-	if p.contexts.last == w {
-		p.contexts.last = nil
+	delete(sl.contexts.byDone, w.ctx.Done())
+	if sl.contexts.last == w {
+		sl.contexts.last = nil
 	}
 }
 
