@@ -1,12 +1,14 @@
 package core
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/boxpair/boxpair/idgen"
 	"github.com/boxpair/boxpair/producer/internal/wakeup"
+	"github.com/boxpair/boxpair/producer/relay/internal/statement"
 )
 
 // sameShard returns a key of the same shard as key.
@@ -87,5 +89,30 @@ func TestAMarkThatIsSetBackDuringAReadPassesNoRow(t *testing.T) {
 	r.drained()
 	if got := r.sent(); !slices.Equal(got, want) {
 		t.Errorf("sent %v, want %v", got, want)
+	}
+}
+
+// TestSampleOfManyWritersIsQuick: the core works under one lock, so a sample that compared each
+// writer with each other would hold up all sends.
+func TestSampleOfManyWritersIsQuick(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	rel := r.start(Options{})
+	r.run(time.Second)
+	names := make([]string, 20_000)
+	for i := range names {
+		names[i] = fmt.Sprint("writer", i)
+	}
+	least := time.Hour
+	for i := range 6 { // a third of them are others each time
+		sampled := names[i%2*len(names)/4:][:len(names)*3/4]
+		began := time.Now()
+		rel.core.late.sample(&Call{Statement: &statement.Writers{Names: sampled}})
+		if i > 0 { // which has writers to compare with
+			least = min(least, time.Since(began))
+		}
+	}
+	if least > 250*time.Millisecond {
+		t.Errorf("a sample of %d writers took %v", len(names)*3/4, least)
 	}
 }
