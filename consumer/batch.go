@@ -8,15 +8,15 @@ import (
 	"github.com/boxpair/boxpair/internal/fault"
 )
 
-// BatchFunc handles all of msgs in the transaction of b, or none. Their dispatch IDs differ, and they
-// are in the order of their arrival, so a key that is delivered in order is in order. When a
-// BatchFunc fails, halves of the messages are handled again, down to a single message that fails:
-// only this message counts an attempt, and only its error may be of [Reject] or [RetryAfter].
-// Otherwise a BatchFunc is like a [HandlerFunc].
+// BatchFunc handles all of msgs in the transaction of b, or fails for all. Their dispatch IDs
+// differ. msgs are in the order of arrival, so messages of a key that are delivered in order are in
+// order. When a BatchFunc fails, halves of the messages are handled again, down to a single failing
+// message. Only a single message counts an attempt, and [Reject] and [RetryAfter] work only for a
+// single message. Otherwise a BatchFunc is like a [HandlerFunc].
 type BatchFunc[TX any] func(ctx context.Context, b *Batch[TX], msgs []*message.Message) error
 
-// Batch is the transaction of several messages. Like a [Work] it belongs to one run of the handler
-// and is not safe for concurrent use.
+// Batch is the transaction of several messages. Like a [Work], a Batch belongs to one run of the
+// handler and is not safe for concurrent use.
 type Batch[TX any] struct {
 	tx    TX
 	works []*Work[TX]
@@ -28,12 +28,13 @@ func (b *Batch[TX]) DB() TX { return b.tx }
 // Len returns the number of messages.
 func (b *Batch[TX]) Len() int { return len(b.works) }
 
-// Work returns the work of message i. Events that are written through it are children of message i,
+// Work returns the work of message i. Events written through the work are children of message i,
 // with the same dispatch IDs as if the message were handled alone. To write the events of all
 // messages in one round trip, use [Work.Queue].
 func (b *Batch[TX]) Work(i int) *Work[TX] { return b.works[i] }
 
-// single handles one message as a batch: a message that failed in a larger batch, or a parked one.
+// single handles one message as a batch: a parked message, or a message that failed in a larger
+// batch.
 func (fn BatchFunc[TX]) single(ctx context.Context, w *Work[TX], msg *message.Message) error {
 	return fn(ctx, &Batch[TX]{tx: w.DB(), works: []*Work[TX]{w}}, []*message.Message{msg})
 }

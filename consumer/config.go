@@ -16,145 +16,146 @@ import (
 // Config configures an [Inbox].
 type Config struct {
 	// Service is the name of the service, without a slash. The name of a consumer is Service, a
-	// slash and the name of the handler, and renaming it makes another consumer, which has applied
-	// nothing yet. Required; at most 100 bytes.
+	// slash and the name of the handler. Under a new name a consumer starts anew, without applied
+	// messages. Required; at most 100 bytes.
 	Service string `yaml:"service" env:"SERVICE"`
 
-	// Window is how long dispatch IDs are remembered in the database. It must exceed the longest
-	// time after which a producer may send an event again. Defaults to 14 days.
+	// Window is how long dispatch IDs are remembered in the database. Window must exceed the
+	// longest time after which a producer may send an event again. Defaults to 14 days.
 	Window time.Duration `yaml:"window" env:"WINDOW"`
-	// ShortWindow says what happens when signed messages have said that their producer may send
-	// them again for longer than Window (its producer.Config.ResendFor). Without a Verifier anybody
-	// could say so, and it is reported in any case. Defaults to [RefuseShortWindow].
+	// ShortWindow is the policy for signed messages with a horizon beyond Window: their producer
+	// may send an event again for longer (producer.Config.ResendFor). Without a Verifier a horizon
+	// may be forged, and is only reported. Defaults to [RefuseShortWindow].
 	ShortWindow ShortWindow `yaml:"short_window" env:"SHORT_WINDOW"`
-	// MaxHorizon is the longest such time that is believed: whoever can send messages could claim
-	// more. A longer one counts as this. Defaults to 90 days.
+	// MaxHorizon is the longest believed horizon: any sender could claim more. A longer horizon
+	// counts as MaxHorizon. Defaults to 90 days.
 	MaxHorizon time.Duration `yaml:"max_horizon" env:"MAX_HORIZON"`
-	// CacheSize is how many dispatch IDs each handler remembers in memory, so that
-	// a duplicate costs no round trip; see package dedupe for what an entry costs.
-	// Defaults to [dedupe.DefaultSize]. -1 remembers none.
+	// CacheSize is how many dispatch IDs each handler remembers in memory: a remembered duplicate
+	// costs no round trip. Package dedupe tells the cost of an entry. Defaults to
+	// [dedupe.DefaultSize]. -1 remembers no IDs.
 	CacheSize int `yaml:"cache_size" env:"CACHE_SIZE"`
 
-	// MaxHold is how long a message is held while the database is in trouble,
-	// before Consume returns the error. Defaults to 1 minute.
+	// MaxHold is how long a message is held while the database is in trouble, before Consume
+	// returns the error. Defaults to 1 minute.
 	MaxHold time.Duration `yaml:"max_hold" env:"MAX_HOLD"`
-	// PollInterval is how often [Inbox.Run] looks for parked messages that became due
-	// without its knowledge, as by another process. Defaults to 5 seconds.
+	// PollInterval is how often [Inbox.Run] looks for parked messages that became due unnoticed, as
+	// by another process. Defaults to 5 seconds.
 	PollInterval time.Duration `yaml:"poll_interval" env:"POLL_INTERVAL"`
-	// ForgetInterval is how often [Inbox.Run] forgets what is older than Window.
-	// Defaults to 10 minutes.
+	// ForgetInterval is how often [Inbox.Run] removes old dispatch IDs, discarded messages and
+	// attempts. Defaults to 10 minutes.
 	ForgetInterval time.Duration `yaml:"forget_interval" env:"FORGET_INTERVAL"`
-	// RunElsewhere says that another process of the service calls [Inbox.Run]. Otherwise a process
-	// that parks a message or records an effect, and has never called Run, logs an ERROR, once a
-	// minute at most. Defaults to false.
+	// RunElsewhere tells that another process of the service calls [Inbox.Run]. Otherwise a process
+	// that parks a message for a retry or records an effect, and has called neither Run nor
+	// RunOnce, logs an ERROR, once a minute at most. Defaults to false.
 	RunElsewhere bool `yaml:"run_elsewhere" env:"RUN_ELSEWHERE"`
-	// HistoryFor is how long attempts are kept one by one, whatever became of their message.
-	// Defaults to Window.
+	// HistoryFor is how long attempts are kept one by one ([Inbox.Attempts]), whatever the state of
+	// their message. Defaults to Window.
 	HistoryFor time.Duration `yaml:"history_for" env:"HISTORY_FOR"`
-	// MaxClockStep is how far the time up to which dispatch IDs are forgotten may advance at once.
-	// A greater step, as after the database's clock jumped ahead, is refused and logged, unless the
-	// clock of this process says as well that so much time has passed, as after a service stood
-	// still. Defaults to half of Window.
+	// MaxClockStep is how far the database's clock may advance between two passes that forget.
+	// After a greater step, as of a clock that jumped ahead, the pass is refused and logged, unless
+	// the clock of this process confirms the step, as after a standstill of the service. Defaults
+	// to half of Window.
 	MaxClockStep time.Duration `yaml:"max_clock_step" env:"MAX_CLOCK_STEP"`
 
-	// Verifier makes every handler take only messages that were signed with one of its keys, as by
-	// a relay with relay.Config.Signer, for the topic that the handler subscribes to. Any
-	// other message is kept as dead under a dispatch ID of its own and never run, not even if it is
-	// redriven, and a handler is given only the metadata that is signed. Defaults to nil: messages
-	// need no signature.
+	// Verifier makes every handler take only messages signed with one of its keys, as by a relay
+	// with relay.Config.Signer, for the handler's topic. Any other message is kept as dead under a
+	// separate dispatch ID and never run, even if redriven. A handler gets only signed metadata.
+	// Defaults to nil: messages need no signature.
 	Verifier *signature.Verifier `yaml:"-" env:"-"`
 
-	// Logger receives failures, parked messages and what operators do. Defaults
-	// to [slog.Default].
+	// Logger receives failures, parked messages and changes by operators. Defaults to
+	// [slog.Default].
 	Logger *slog.Logger `yaml:"-" env:"-"`
 }
 
-// ShortWindow says what an inbox does that forgets sooner than a producer may send again.
+// ShortWindow is the policy of an inbox that forgets sooner than a producer may send an event
+// again.
 type ShortWindow uint8
 
 const (
 	// RefuseShortWindow refuses to start: Run, Check and Consume return an error that wraps
-	// [ErrShortWindow]. What becomes known while the inbox runs is reported, and refused at the
-	// next start.
+	// [ErrShortWindow]. A long horizon that becomes known in a running inbox is reported, and
+	// refused at the next start.
 	RefuseShortWindow ShortWindow = iota
-	// ReportShortWindow starts, and reports it in the log, in [inbox.Stats] and in [Counters].
+	// ReportShortWindow starts, and reports the short window in the log, in [inbox.Stats] and in
+	// [Counters].
 	ReportShortWindow
 )
 
 // HandlerConfig configures a [Handler].
 type HandlerConfig struct {
-	// Timeout bounds a transaction: claim, handler and commit. The handler's
-	// context ends with it. Defaults to 30 seconds.
+	// Timeout bounds a transaction: claim, handler and commit. The handler's context ends with the
+	// transaction. Defaults to 30 seconds.
 	Timeout time.Duration `yaml:"timeout" env:"TIMEOUT"`
-	// LockTimeout bounds the wait for another transaction that has claimed the
-	// same message. Defaults to 5 seconds, or Timeout if that is shorter.
+	// LockTimeout bounds the wait for another transaction with a claim on the same message.
+	// Defaults to 5 seconds, or Timeout if that is shorter.
 	LockTimeout time.Duration `yaml:"lock_timeout" env:"LOCK_TIMEOUT"`
 	// Isolation is the isolation level of the transaction. Defaults to [inbox.ReadCommitted].
 	Isolation inbox.Isolation `yaml:"isolation" env:"ISOLATION"`
 
-	// Optimistic runs the handler before the database is asked whether the message was applied
-	// before, so that the claim, what the handler has queued and the COMMIT are one round trip
-	// instead of two. The handler is then also run for a duplicate that is not in the window, and
-	// for a message that is too old or has to wait: what it did in the transaction is rolled back,
-	// but not what it did elsewhere. It is for handlers that only queue statements and events
-	// ([Work.Queue], AtCommit of store/postgres); for others it saves nothing. A message that the
-	// transport delivers again, and every attempt but the first, has its claim made first all the
-	// same. Only store/postgres takes notice of it, at [inbox.ReadCommitted]. It does not go with
-	// groups. Defaults to false.
+	// Optimistic runs the handler before the database is asked for the claim: claim, queued
+	// statements and COMMIT then take one round trip instead of two. In return the handler also
+	// runs for a duplicate that is not in the window, and for a message that is too old or has to
+	// wait: its changes in the transaction are rolled back, but not its effects elsewhere.
+	// Optimistic is for handlers that only queue statements and events ([Work.Queue], AtCommit of
+	// store/postgres), and saves nothing for other handlers. A redelivered message, and every
+	// attempt but the first, is claimed first all the same. Only store/postgres takes notice of
+	// Optimistic, at [inbox.ReadCommitted]. Groups exclude Optimistic. Defaults to false.
 	Optimistic bool `yaml:"optimistic" env:"OPTIMISTIC"`
 
-	// Topic is the topic of the messages. Defaults to the one that Watermill's router
-	// names in a message's context.
+	// Topic is the topic of the messages. Defaults to the topic that Watermill's router names in a
+	// message's context.
 	Topic string `yaml:"topic" env:"TOPIC"`
-	// Ordered makes later messages of a key wait while an earlier one is parked, until it is
-	// applied, dead or discarded: past a dead one the key always goes on.
-	// Defaults to false: a parked message delays nobody.
+	// Ordered makes later messages of a key wait behind a parked message until the parked message
+	// is applied, dead or discarded. A dead message never holds its key. Defaults to false: a
+	// parked message delays no other message.
 	Ordered bool `yaml:"ordered" env:"ORDERED"`
-	// Key says which key a message has. Defaults to the key that its producer gave it
-	// ([transport.MetaKey]). A subscriber that keeps order has a setting of its own for that: if it
-	// differs and Ordered is set, messages are refused with [ErrOtherKey].
+	// Key returns the key of a message. Defaults to the producer's key ([transport.MetaKey]). A
+	// subscriber that keeps order has a separate setting for the key. With Ordered, messages that
+	// the subscriber orders by another key are refused with [ErrOtherKey].
 	Key func(msg *message.Message) string `yaml:"-" env:"-"`
-	// DeriveID accepts messages of other publishers whose UUID is not one, like ULIDs.
-	// Their dispatch ID is idgen.OfKey("", topic, UUID, 0). Their publisher must never
-	// give one UUID to two messages of a topic. Defaults to false: such messages are
-	// parked as dead. A message with an empty UUID always is.
+	// DeriveID accepts messages of other publishers whose message UUID is no UUID but, for example,
+	// a ULID. Their dispatch ID is idgen.OfKey("", topic, UUID, 0). The publisher must never give
+	// one UUID to two messages of a topic. Defaults to false: such messages are parked as dead. A
+	// message with an empty UUID is always parked as dead.
 	DeriveID bool `yaml:"derive_id" env:"DERIVE_ID"`
 
-	// GroupSize is how many messages are handled in one transaction at most, which saves commits:
-	// those that wait when a transaction can begin. The subscriber has to deliver that many at the
-	// same time, and twice as many for transactions to overlap. See the package's notes on groups.
-	// Defaults to 1: a transaction for each message.
+	// GroupSize is the maximum of messages in one transaction, which saves commits: a transaction
+	// takes the messages that wait when it begins. The subscriber has to deliver GroupSize messages
+	// at the same time, and twice as many for transactions to overlap. See Groups in the package
+	// comment. Defaults to 1: a transaction for each message.
 	GroupSize int `yaml:"group_size" env:"GROUP_SIZE"`
-	// GroupWait is how long a transaction is delayed for more messages while it has
-	// fewer than GroupSize. Defaults to 0: it takes what is there.
+	// GroupWait is how long a transaction of fewer than GroupSize messages is delayed for more
+	// messages. Defaults to 0: no delay.
 	GroupWait time.Duration `yaml:"group_wait" env:"GROUP_WAIT"`
-	// GroupConcurrency is how many transactions of groups run at once. More than one run only while
-	// there are enough messages to fill them, or one has waited for half a second. Defaults to 4.
+	// GroupConcurrency is how many transactions of groups run at once. A transaction begins beside
+	// others only with GroupSize messages, or when a message has waited for half a second. Defaults
+	// to 4.
 	GroupConcurrency int `yaml:"group_concurrency" env:"GROUP_CONCURRENCY"`
 
-	// QuickAttempts is how many attempts in a row are made before the message is
-	// parked. Defaults to 3.
+	// QuickAttempts is how many attempts in a row are made before the message is parked. Defaults
+	// to 3.
 	QuickAttempts int `yaml:"quick_attempts" env:"QUICK_ATTEMPTS"`
-	// QuickBackoff is the wait after the first of them, half of it at random. It doubles.
-	// Defaults to 50 milliseconds.
+	// QuickBackoff is the wait after the first quick attempt, half of it at random. The wait
+	// doubles with every attempt. Defaults to 50 milliseconds.
 	QuickBackoff time.Duration `yaml:"quick_backoff" env:"QUICK_BACKOFF"`
 	// MaxAttempts is how many counted attempts make a message dead. Defaults to 10.
 	MaxAttempts int `yaml:"max_attempts" env:"MAX_ATTEMPTS"`
-	// MinBackoff is how long a message is parked at first, half of it at random. It
+	// MinBackoff is how long a message is parked at first, half of it at random. The time
 	// quadruples with every attempt, up to MaxBackoff. Defaults to 1 second.
 	MinBackoff time.Duration `yaml:"min_backoff" env:"MIN_BACKOFF"`
 	// MaxBackoff is how long a message is parked at most. Defaults to 15 minutes.
 	MaxBackoff time.Duration `yaml:"max_backoff" env:"MAX_BACKOFF"`
-	// MaxSoloStarts is how often a message that may have killed a process is begun again, alone in
-	// its handler, before it is dead; once before that it is begun beside others, or in a group
-	// with them. Defaults to 3.
+	// MaxSoloStarts is how often a message that may have killed a process is started alone in its
+	// handler before the message is dead. An earlier start, beside other messages or in a group,
+	// does not count. Defaults to 3.
 	MaxSoloStarts int `yaml:"max_solo_starts" env:"MAX_SOLO_STARTS"`
-	// ParkedConcurrency is how many parked messages are handled at once, besides
-	// those that the transport delivers. Defaults to 4.
+	// ParkedConcurrency is how many parked messages are handled at once, besides delivered
+	// messages. Defaults to 4.
 	ParkedConcurrency int `yaml:"parked_concurrency" env:"PARKED_CONCURRENCY"`
 
-	// Ready keeps [Inbox.Run] from taking up parked messages until it is closed, for a
-	// handler that is not complete when it is registered. Defaults to nil: at once.
+	// Ready keeps [Inbox.Run] from taking up parked messages until the channel is closed, for a
+	// handler that is registered before it is complete. Defaults to nil: at once.
 	Ready <-chan struct{} `yaml:"-" env:"-"`
 }
 

@@ -6,8 +6,8 @@ import (
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
-// Counters counts the work of a handler since it was made, in this process. The counters are not
-// read at one moment.
+// Counters counts the work of a handler in this process, since the handler was made. The counters
+// are not read at one moment.
 type Counters struct {
 	// Applied counts applied messages, parked ones included. A duplicate counts as applied if an
 	// earlier commit of the message had an unknown outcome.
@@ -26,11 +26,12 @@ type Counters struct {
 	CommitsUnknown int64
 	// SoloStarts counts recorded starts of messages that may have killed a process.
 	SoloStarts int64
-	// Groups counts committed transactions of more than one message. GroupsUndone counts those that
-	// were rolled back, or whose commit had an unknown outcome.
+	// Groups counts committed transactions of several messages. GroupsUndone counts such
+	// transactions that were rolled back or had an unknown outcome.
 	Groups       int64
 	GroupsUndone int64
-	// Returned counts deliveries that ended with an error: the transport delivers them again.
+	// Returned counts deliveries that ended with an error: the transport delivers the messages
+	// again.
 	Returned int64
 
 	// Parked counts messages that were parked to be retried. Followed counts messages that were
@@ -43,14 +44,15 @@ type Counters struct {
 	TooOld  int64
 	Altered int64
 	Refused int64
-	// Unstamped counts messages without a stamp: they are deduplicated from their arrival on. Ahead
-	// counts messages with a stamp more than 5 minutes in the future: they are handled, and
-	// remembered until their stamp is older than the window.
+	// Unstamped counts messages without a stamp, which are deduplicated from their arrival on.
+	// Ahead counts messages with a stamp more than 5 minutes in the future, which are handled, and
+	// remembered until the stamp is older than Config.Window.
 	Unstamped int64
 	Ahead     int64
-	// ShortWindow counts messages that their producer may send again for longer than Config.Window.
+	// ShortWindow counts messages with a horizon beyond Config.Window: the producer may send the
+	// message again for longer.
 	ShortWindow int64
-	// Forgotten counts dispatch IDs that were removed from the table.
+	// Forgotten counts dispatch IDs removed from the table.
 	Forgotten int64
 }
 

@@ -9,31 +9,32 @@ import (
 var (
 
 	// ErrShortWindow is wrapped by [Inbox.Run], [Inbox.Check] and [Handler.Consume] when a producer
-	// may send events again for longer than Config.Window, and Config.ShortWindow refuses that.
+	// may send events again for longer than Config.Window, and Config.ShortWindow is
+	// [RefuseShortWindow].
 	ErrShortWindow = errors.New("window is shorter than a producer may send events again: late copies would be set aside as too old; raise Config.Window, or set Config.ShortWindow to ReportShortWindow")
 
 	// ErrOtherKey is wrapped by [Handler.Consume] of a handler with HandlerConfig.Ordered when the
-	// subscriber orders messages by another key than HandlerConfig.Key: it delivers messages of one
-	// key concurrently, and their order is lost.
+	// subscriber orders messages by another key than HandlerConfig.Key: messages of one key are
+	// delivered concurrently, and their order is lost.
 	ErrOtherKey = errors.New("subscriber keeps messages in order by another key: give it the function of HandlerConfig.Key, or none to either")
 
-	// ErrNoOutbox is returned when a handler writes events and its inbox has no
-	// outbox. The transaction is not committed then, even if the handler goes on.
+	// ErrNoOutbox is returned when a handler writes events and the inbox has no outbox. The
+	// transaction is not committed, even if the handler ignores the error.
 	ErrNoOutbox = errors.New("inbox has no outbox: pass one to consumer.New, so that handlers can write events")
 	// ErrDuplicateName is wrapped when the name of a handler is taken: two handlers under one name
-	// would swallow each other's messages.
+	// would swallow messages of each other.
 	ErrDuplicateName = errors.New("handler name is taken: each handler is a consumer of its own")
 	// ErrRunning is returned by [Inbox.Run] if the inbox is running already.
 	ErrRunning = errors.New("inbox is running already")
 	// ErrGoexit is the error of a handler that ended its goroutine.
 	ErrGoexit = errors.New("handler called runtime.Goexit")
-	// ErrNeverCameBack is wrapped by the last error of a message that is dead because its handler was
-	// begun too often without returning.
+	// ErrNeverCameBack is wrapped by the last error of a dead message whose handler was begun too
+	// often without returning.
 	ErrNeverCameBack = errors.New("handling was begun and never came back: the process died meanwhile")
 )
 
-// Reject returns an error that makes the message dead at once, for an operator. It wraps err, the
-// reason.
+// Reject returns an error that makes the message dead at once, for an operator. The error wraps
+// err, the reason.
 func Reject(err error) error {
 	if err == nil {
 		err = errors.New("rejected without a reason")
@@ -46,9 +47,9 @@ type rejection struct{ err error }
 func (r *rejection) Error() string { return "rejected: " + r.err.Error() }
 func (r *rejection) Unwrap() error { return r.err }
 
-// RetryAfter returns an error that parks the message for d, in place of quick attempts and the usual
-// backoff. It counts an attempt like any other error, and the last attempt makes the message dead. A
-// d below zero is like zero. It wraps err, the reason.
+// RetryAfter returns an error that parks the message for d, in place of quick attempts and the
+// usual backoff. The attempt counts like any other, and the last attempt makes the message dead. A
+// d below zero is like zero. The error wraps err, the reason.
 func RetryAfter(d time.Duration, err error) error {
 	if err == nil {
 		err = errors.New("to be retried later")
@@ -70,7 +71,7 @@ func Rejected(err error) bool {
 	return errors.As(err, &r)
 }
 
-// RetryDelay returns the delay of [RetryAfter], and whether err wraps an error of it.
+// RetryDelay returns the delay of [RetryAfter], and whether err wraps an error of RetryAfter.
 func RetryDelay(err error) (time.Duration, bool) {
 	var p *postponement
 	if errors.As(err, &p) {
@@ -82,11 +83,11 @@ func RetryDelay(err error) (time.Duration, bool) {
 // PanicError is the error of a handler that panicked.
 type PanicError struct {
 	Value any
-	// Stack is the stack of the panic. It is logged, and not part of Error.
+	// Stack is the stack of the panic. The stack is logged, but not part of Error.
 	Stack []byte
 }
 
-// Error names the value if it is an error or a string, and otherwise its type.
+// Error shows a Value that is an error or a string, and only the type of any other Value.
 func (e *PanicError) Error() string {
 	switch v := e.Value.(type) {
 	case error:
@@ -98,7 +99,7 @@ func (e *PanicError) Error() string {
 	}
 }
 
-// Unwrap returns the value if it is an error.
+// Unwrap returns Value if Value is an error, and otherwise nil.
 func (e *PanicError) Unwrap() error {
 	err, _ := e.Value.(error)
 	return err

@@ -11,20 +11,21 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// Extension does the work that transactions of a handler leave behind, like the calls of package
-// effects. [Inbox.Run] runs it. Extension is for packages of this library and may change with any
-// release.
+// Extension does work that transactions of a handler leave behind, like the calls of package
+// effects. [Inbox.Run] runs the extension of each handler. Extension is for packages of this
+// library and may change with any release.
 type Extension interface {
-	// Run works until ctx ends, and then waits for the work that it has begun.
+	// Run works until ctx ends, and then waits for work in progress.
 	Run(ctx context.Context)
-	// RunOnce does all work that is due, each piece at most once, one after another.
+	// RunOnce does all due work, one piece after another, until no work is due or a piece was done
+	// twice.
 	RunOnce(ctx context.Context) error
-	// Wake says that work may be due. It does not block.
+	// Wake tells that work may be due. Wake does not block.
 	Wake()
 	// Forget removes at most limit records of work that ended longer than age ago, and returns the
 	// number of removed records.
 	Forget(ctx context.Context, age time.Duration, limit int) (int, error)
-	// AddStats adds the state of the work to that of the inbox.
+	// AddStats adds the state of the work to the state of the inbox.
 	AddStats(ctx context.Context, stats *inbox.Stats) error
 }
 
@@ -38,7 +39,7 @@ func (i *Inbox[TX]) HandleExtended(name string, fn HandlerFunc[TX], cfg HandlerC
 	return i.add(name, h)
 }
 
-// Host is a handler as its [Extension] sees it. It is safe for concurrent use.
+// Host is a handler in the view of its [Extension]. A Host is safe for concurrent use.
 type Host[TX any] struct{ h *Handler[TX] }
 
 // Name returns the consumer's name.
@@ -53,7 +54,8 @@ func (e *Host[TX]) PollInterval() time.Duration { return e.h.inbox.cfg.PollInter
 // Logger returns the logger of the handler.
 func (e *Host[TX]) Logger() *slog.Logger { return e.h.log }
 
-// Register registers the consumer with the store, if need be, and returns the store's number for it.
+// Register registers the consumer with the store, if need be, and returns the consumer's number in
+// the store.
 func (e *Host[TX]) Register(ctx context.Context) (consumer int, err error) {
 	if err := e.h.register(ctx); err != nil {
 		return 0, err
@@ -61,64 +63,66 @@ func (e *Host[TX]) Register(ctx context.Context) (consumer int, err error) {
 	return e.h.consumer(), nil
 }
 
-// Consumer returns the store's number for the consumer, which must be registered.
+// Consumer returns the consumer's number in the store. The consumer must be registered.
 func (e *Host[TX]) Consumer() int { return e.h.consumer() }
 
-// Operation returns a context for a call of the store that is to be finished even if ctx ends.
+// Operation returns a context for a store call that must finish even if ctx ends. The context ends
+// after HandlerConfig.Timeout.
 func (e *Host[TX]) Operation(ctx context.Context) (context.Context, context.CancelFunc) {
 	return e.h.operation(ctx)
 }
 
-// RunIsolated runs f in a goroutine of its own and waits for it. A panic becomes a [PanicError], and
-// a Goexit becomes [ErrGoexit].
+// RunIsolated runs f in a separate goroutine and waits for f. A panic becomes a [PanicError], and a
+// Goexit becomes [ErrGoexit].
 func (e *Host[TX]) RunIsolated(f func() error) error { return runIsolated(f) }
 
-// NeedsRun says that the handler leaves work to [Inbox.Run]. If Run was never called, it logs an
-// ERROR.
+// NeedsRun tells that the handler leaves work to [Inbox.Run], and logs an ERROR if Run was never
+// called; see Config.RunElsewhere.
 func (e *Host[TX]) NeedsRun(ctx context.Context) { e.h.inbox.reportNotRunning(ctx) }
 
-// StoreFailed takes note of an error of the store outside a [Task], after a number of failures in a
-// row, and returns how long to wait before the next call. The handler drops what it has cached.
+// StoreFailed takes an error of the store outside a [Task], and returns the wait before the next
+// call after the given number of failures in a row. Unless the error is a conflict, the handler
+// drops its cached state of the database.
 func (e *Host[TX]) StoreFailed(err error, failures int) time.Duration {
 	e.h.invalidateAfter(err)
 	return e.FailureWait(failures)
 }
 
-// FailureWait returns how long to wait after a number of failures in a row.
+// FailureWait returns the wait after the given number of failures in a row.
 func (e *Host[TX]) FailureWait(failures int) time.Duration { return e.h.failureWait(failures) }
 
-// Backoff returns how long to wait after a number of failures: shortest, quadrupled with each
+// Backoff returns the wait after the given number of failures: shortest, quadrupled with each
 // failure, up to longest, and half of it at random.
 func (e *Host[TX]) Backoff(shortest, longest time.Duration, failures int) time.Duration {
 	return e.h.inbox.backoff(shortest, longest, failures)
 }
 
-// Task returns a task. Errors and successes of the database count for the key.
+// Task returns a task. Errors and successes of the database count for key.
 func (e *Host[TX]) Task(key uuid.UUID) *Task[TX] {
 	return &Task[TX]{progress{ref: messageRef{e.h.name, key}}, e.h}
 }
 
-// Task is a piece of work of an extension in the database, which is repeated after errors of the
-// database. It is not safe for concurrent use.
+// Task is a piece of work of an extension in the database, repeated after errors of the database. A
+// Task is not safe for concurrent use.
 type Task[TX any] struct {
 	progress progress
 	h        *Handler[TX]
 }
 
-// Wait waits before the next try after an error of the database. It returns false if no try is to
-// follow: ctx ended, or Config.MaxHold is over.
+// Wait waits before the next try after an error of the database. It returns false without a next
+// try: ctx ended, or Config.MaxHold is over.
 func (t *Task[TX]) Wait(ctx context.Context, err error) bool {
 	return t.h.waitForDatabase(ctx, &t.progress, err)
 }
 
 // Transaction is a transaction of an extension.
 type Transaction[TX any] struct {
-	// Event and Metadata are the message of the [Work] that Run gets. Events that Run writes are
-	// children of Event.ID.
+	// Event and Metadata are the message of the [Work] for Run. Events written by Run are children
+	// of Event.ID.
 	Event    transport.Event
 	Metadata map[string]string
 	// Apply begins a transaction with the isolation and the bounds of c, locks the row of the task,
-	// runs fn and commits. It returns false, and does not run fn, if the row is gone or belongs to
+	// runs fn and commits. Apply returns false without running fn if the row is gone or belongs to
 	// another process.
 	Apply func(ctx context.Context, c inbox.Claim, fn func(ctx context.Context, tx TX) error) (bool, error)
 	// Run is the work of the extension in the transaction.
@@ -142,9 +146,9 @@ const (
 	TaskRejected
 )
 
-// Run runs tr beside the messages of the handler. After errors of the database it runs tr again, for
-// Config.MaxHold. A transaction that has begun does not end with ctx. With TaskUnavailable,
-// TaskFailed and TaskRejected, Run returns the error.
+// Run runs tr beside the messages of the handler. After errors of the database, Run repeats tr for
+// Config.MaxHold. The end of ctx does not cut a transaction short. With TaskUnavailable, TaskFailed
+// and TaskRejected, Run returns the error.
 func (t *Task[TX]) Run(ctx context.Context, tr Transaction[TX]) (Outcome, error) {
 	m := &taskRun[TX]{Task: t, tr: tr}
 	err := t.h.retryLoop(ctx, &t.progress, m, m.begin(ctx))

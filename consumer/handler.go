@@ -19,7 +19,8 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// Handler is one consumer: it applies each of its messages once. It is safe for concurrent use.
+// Handler is a consumer: it applies each of its messages once. A Handler is safe for concurrent
+// use.
 type Handler[TX any] struct {
 	inbox *Inbox[TX]
 	name  string
@@ -28,12 +29,12 @@ type Handler[TX any] struct {
 	cfg   HandlerConfig
 	log   *slog.Logger
 
-	registering  chan struct{} // has room for one: a goroutine that registers
+	registering  chan struct{} // held by the goroutine that registers
 	registration atomic.Pointer[inbox.Registration]
 	stale        atomic.Bool    // the database may have changed: register again
 	window       *dedupe.Window // nil without a cache
-	// returned remembers messages that this process has returned to the transport: they are
-	// delivered again and are no suspects.
+	// returned remembers messages that this process returned to the transport: redelivered by the
+	// transport, they are no suspects.
 	returned *dedupe.Window
 
 	groups    *groups[TX] // nil without group commit
@@ -63,13 +64,13 @@ func (h *Handler[TX]) Stats(ctx context.Context) (inbox.Stats, error) {
 	return stats, err
 }
 
-// Consume handles one message; it is a Watermill NoPublishHandlerFunc. It returns nil, so that the
-// message is acknowledged, when the message was applied, is a duplicate, or was parked. It returns
-// an error, so that the message is delivered again, only if the message could be neither applied
-// nor parked: when its context ended, or the database was in trouble for Config.MaxHold. With
-// HandlerConfig.Ordered, and a subscriber that keeps another order, the error is always
-// [ErrOtherKey]. Consume blocks meanwhile. The end of the message's context does not cut a
-// transaction short.
+// Consume handles one message; it is a Watermill NoPublishHandlerFunc. Consume blocks until the
+// message was applied, was parked or is a duplicate, and returns nil: the transport acknowledges
+// the message. If the message's context ended, or the database was in trouble for Config.MaxHold,
+// Consume returns an error: the message was neither applied nor parked, and the transport delivers
+// it again. The error wraps [ErrShortWindow] if the consumer must not start, and [ErrOtherKey] if
+// the subscriber orders the message of an Ordered handler by another key. The end of the message's
+// context does not cut a transaction short.
 func (h *Handler[TX]) Consume(msg *message.Message) error {
 	d := &delivery{redelivered: transport.Redelivered(msg)}
 	err := h.consume(msg.Context(), msg, d)
@@ -80,7 +81,7 @@ func (h *Handler[TX]) Consume(msg *message.Message) error {
 	if d.in == nil {
 		return fmt.Errorf("consumer %s: %w", h.name, err)
 	}
-	// The transport will mark the message as redelivered, though its handler has returned.
+	// The transport will mark the message as redelivered, but its handler has returned.
 	h.returned.Add(h.returned.Term(), d.in.event.ID, transport.Digest{})
 	return fmt.Errorf("consumer %s: dispatch %s: %w", h.name, d.in.event.ID, err)
 }
@@ -109,7 +110,7 @@ func (h *Handler[TX]) consume(ctx context.Context, msg *message.Message, d *deli
 		h.counts.window.Add(1)
 		return nil
 	}
-	if err := h.ensureRegistered(ctx, &d.progress); err != nil { // seen may have found another database
+	if err := h.ensureRegistered(ctx, &d.progress); err != nil { // in case seen has found another database
 		return err
 	}
 	if err := fault.Hit(ctx, fault.WindowAsked); err != nil {
@@ -133,13 +134,14 @@ func (h *Handler[TX]) ensureRegistered(ctx context.Context, p *progress) error {
 }
 
 // register makes the consumer known to the store, and warms its window the first time. After an
-// error of the database it registers again: in another database, as after a restore, the consumer
-// may have another number. It ends with ctx.
+// error of the database the consumer is registered again: in another database, as after a restore,
+// it may have another number. register ends with ctx.
 func (h *Handler[TX]) register(ctx context.Context) error {
 	if h.registration.Load() != nil && !h.stale.Load() {
 		return nil
 	}
-	// The wait for the turn counts as well, or many callers would time out one after another.
+	// The deadline includes the wait for the turn. Otherwise many callers would time out one after
+	// another.
 	ctx, cancel := context.WithTimeout(ctx, h.cfg.Timeout)
 	defer cancel()
 	select {
@@ -152,7 +154,7 @@ func (h *Handler[TX]) register(ctx context.Context) error {
 	if !h.stale.Swap(false) && !first {
 		return nil // another goroutine has registered
 	}
-	if first { // before the window holds anything
+	if first { // before the window holds dispatch IDs
 		if err := h.inbox.checkIdentity(ctx, identityInterval); err != nil && !errors.Is(err, errAnotherDatabase) {
 			return fmt.Errorf("register consumer: %w", err)
 		}
@@ -189,15 +191,16 @@ func (h *Handler[TX]) warm(ctx context.Context, consumer int) error {
 	return nil
 }
 
-// consumer returns the store's number for the consumer. The caller has registered it.
+// consumer returns the store's number for the consumer, which the caller has registered.
 func (h *Handler[TX]) consumer() int { return h.registration.Load().Consumer }
 
-// seen tells whether the window knows that the message was applied. The window is of one database:
-// in another one, which has lost the last commits, the relay sends the message again, and a window
-// that was still believed would lose its effect.
+// seen tells whether the window knows the message as applied. The window belongs to one database.
+// After a switch to a database without the last commits, the relay sends messages again, and the
+// old window would lose their effects.
 func (h *Handler[TX]) seen(ctx context.Context, in *incoming) bool {
 	knows := func() bool { return h.window.Seen(in.event.ID, in.event.Digest) == dedupe.Duplicate }
-	// Another goroutine may have found another database meanwhile, and emptied the window.
+	// Two looks: in between, another goroutine may have found another database and emptied the
+	// window.
 	return h.window != nil && knows() && h.inbox.checkIdentity(ctx, identityFresh) == nil && knows()
 }
 
@@ -208,22 +211,22 @@ func (h *Handler[TX]) term() dedupe.Term {
 	return h.window.Term()
 }
 
-// remember adds a dispatch ID to the window. Its claim is known to be committed.
+// remember adds a dispatch ID to the window. The claim is known to be committed.
 func (h *Handler[TX]) remember(term dedupe.Term, id uuid.UUID, digest transport.Digest) {
 	if h.window != nil {
 		h.window.Add(term, id, digest)
 	}
 }
 
-// noteDatabaseError takes note of an error that may be the database's fault.
+// noteDatabaseError counts an error that may be the database's fault.
 func (h *Handler[TX]) noteDatabaseError(p *progress, err error) inbox.ErrorClass {
 	h.inbox.outages.databaseError(p.ref)
 	h.counts.databaseErrors.Add(1)
 	return h.invalidateAfter(err)
 }
 
-// invalidateAfter invalidates what the handler has cached of the database, unless err is a conflict:
-// after any other error the database may be another one.
+// invalidateAfter drops the handler's cached state of the database unless err is a conflict: after
+// any other error the database may be another one.
 func (h *Handler[TX]) invalidateAfter(err error) inbox.ErrorClass {
 	class := h.inbox.store.Classify(err)
 	if class == inbox.Conflict {
@@ -233,9 +236,9 @@ func (h *Handler[TX]) invalidateAfter(err error) inbox.ErrorClass {
 	return class
 }
 
-// waitForDatabase waits before the next try after an error of the database. It returns false if no
-// try is to follow: ctx ended, Config.MaxHold is over, or the message was consumed within another
-// handler, whose transaction holds the database that it waits for.
+// waitForDatabase waits before the next try after an error of the database. It returns false
+// without a next try: ctx ended, Config.MaxHold is over, or the message was consumed within another
+// handler, whose transaction holds the awaited database.
 func (h *Handler[TX]) waitForDatabase(ctx context.Context, p *progress, err error) bool {
 	if errors.Is(err, inbox.ErrNested) {
 		return false

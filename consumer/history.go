@@ -8,8 +8,8 @@ import (
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
-// Attempts reads the history of a message: its failed attempts and the changes that operators made,
-// oldest first, at most limit (0: 100), of all consumers that share the tables. Entries older than
+// Attempts reads the history of a message, for all consumers that share the tables: failed attempts
+// and changes by operators, oldest first, at most limit entries (0: 100). Entries older than
 // Config.HistoryFor are gone.
 func (i *Inbox[TX]) Attempts(ctx context.Context, id uuid.UUID, limit int) ([]inbox.Attempt, error) {
 	return i.store.MessageAttempts(ctx, "", id, limitOf(limit))

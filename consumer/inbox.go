@@ -19,13 +19,13 @@ import (
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
-// HandlerFunc handles one message in the transaction of w. ctx ends with the transaction's deadline
-// and not with the router. msg is a copy: to acknowledge it has no effect. Effects outside the
+// HandlerFunc handles one message in the transaction of w. ctx ends with the transaction's
+// deadline, not with the router. msg is a copy: Ack and Nack have no effect. Effects outside the
 // transaction happen once per attempt. See [Reject] and [RetryAfter] for the error.
 type HandlerFunc[TX any] func(ctx context.Context, w *Work[TX], msg *message.Message) error
 
-// Inbox applies the messages of a service once each. TX is the type of a transaction of its store.
-// An Inbox is safe for concurrent use.
+// Inbox applies each message of a service once. TX is the type of a transaction of its store. An
+// Inbox is safe for concurrent use.
 type Inbox[TX any] struct {
 	store  inbox.Store[TX]
 	outbox *producer.Outbox[TX]
@@ -38,7 +38,7 @@ type Inbox[TX any] struct {
 
 	running   atomic.Bool
 	runCalled atomic.Bool // Run or RunOnce was called
-	idleLog   logLimiter  // of work for Run, which was never called
+	idleLog   logLimiter  // of work that waits for Run
 
 	// solo is held by a suspect that runs exclusively in its handler.
 	solo     chan struct{}
@@ -48,8 +48,8 @@ type Inbox[TX any] struct {
 	random func(most time.Duration) time.Duration // replaced by simulations
 }
 
-// New returns an inbox over store. Handlers write events to outbox; nil means that
-// they write none. New does no I/O.
+// New returns an inbox over store. Handlers write events to outbox; with a nil outbox, handlers
+// cannot write events. New does no I/O.
 func New[TX any](store inbox.Store[TX], outbox *producer.Outbox[TX], cfg Config) (*Inbox[TX], error) {
 	cfg, err := cfg.withDefaults()
 	if store == nil {
@@ -77,8 +77,8 @@ func (i *Inbox[TX]) Logger() *slog.Logger { return i.log }
 // HasOutbox tells whether handlers can write events.
 func (i *Inbox[TX]) HasOutbox() bool { return i.outbox != nil }
 
-// Handle makes fn a consumer under the name Config.Service + "/" + name and returns its handler. It
-// does no I/O. A name that is taken gives an error that wraps [ErrDuplicateName]. A handler is added
+// Handle makes fn a consumer under the name Config.Service + "/" + name and returns its handler.
+// Handle does no I/O. If the name is taken, the error wraps [ErrDuplicateName]. A handler is added
 // for the life of the inbox. A running Run takes new handlers in.
 func (i *Inbox[TX]) Handle(name string, fn HandlerFunc[TX], cfg HandlerConfig) (*Handler[TX], error) {
 	h, err := i.newHandler(name, fn, cfg)
@@ -88,8 +88,8 @@ func (i *Inbox[TX]) Handle(name string, fn HandlerFunc[TX], cfg HandlerConfig) (
 	return i.add(name, h)
 }
 
-// HandleBatch is [Inbox.Handle] for a function that takes a batch: messages that arrive together, up
-// to cfg.GroupSize, which defaults to 64 here.
+// HandleBatch is [Inbox.Handle] for a function that takes a batch: messages that arrive together,
+// up to cfg.GroupSize. GroupSize defaults to 64 here.
 func (i *Inbox[TX]) HandleBatch(name string, fn BatchFunc[TX], cfg HandlerConfig) (*Handler[TX], error) {
 	if cfg.GroupSize == 0 {
 		cfg.GroupSize = defaultBatch
@@ -147,7 +147,6 @@ func (i *Inbox[TX]) newHandler(name string, fn HandlerFunc[TX], cfg HandlerConfi
 	return h, err
 }
 
-// all returns the handlers.
 func (i *Inbox[TX]) all() []*Handler[TX] {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -158,9 +157,9 @@ func (i *Inbox[TX]) all() []*Handler[TX] {
 	return handlers
 }
 
-// reportNotRunning logs, at most once a minute, that work is left to Run and that Run was never
-// called. Parking is not refused: a message that is neither parked nor acknowledged would come again
-// at once and for ever, and a router may begin before Run does.
+// reportNotRunning logs, at most once a minute, that work waits for Run and Run was never called.
+// Parking is not refused: a message neither parked nor acknowledged would be redelivered at once
+// and for ever, and a router may begin before Run.
 func (i *Inbox[TX]) reportNotRunning(ctx context.Context) {
 	if i.runCalled.Load() || i.cfg.RunElsewhere || !i.idleLog.allow(time.Now()) {
 		return
@@ -169,7 +168,8 @@ func (i *Inbox[TX]) reportNotRunning(ctx context.Context) {
 		"Call it, or set Config.RunElsewhere if another process of the service does", "service", i.cfg.Service)
 }
 
-// reportOrphans logs consumers of the service that have parked messages and no handler here.
+// reportOrphans logs consumers of the service with parked messages and without a handler in this
+// process.
 func (i *Inbox[TX]) reportOrphans(ctx context.Context) {
 	store, ok := i.store.(inbox.ParkedNamer)
 	if !ok {
@@ -193,12 +193,12 @@ func (i *Inbox[TX]) reportOrphans(ctx context.Context) {
 	}
 }
 
-// operation bounds a store call that is to be finished even if ctx ends.
+// operation bounds a store call that must finish even if ctx ends.
 func (h *Handler[TX]) operation(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), h.cfg.Timeout)
 }
 
-// signal wakes the receiver of c, now or when it next receives.
+// signal wakes the receiver of c, now or at its next receive.
 func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:

@@ -30,14 +30,14 @@ func (i *Inbox[TX]) ListParked(ctx context.Context, f inbox.Filter) ([]inbox.Par
 	return i.store.ListParkedMessages(ctx, f)
 }
 
-// Redrive makes messages that f selects due again, with no attempts counted, and returns their
-// dispatch IDs. It takes dead and too old messages, altered ones with Filter.Force, and retrying
-// ones that IDs or States name. A filter without IDs and States, and without Force, takes dead
-// messages only: a message that is too old may have been applied in a time that the consumer has
-// forgotten. To redrive more than f.Limit messages, call Redrive until it returns none. The Run of
-// the consumer handles them, in any process. A redriven message comes after later messages of its
-// key that were applied meanwhile. The reason, required and at most 1 KiB, is kept in the history of
-// each message ([Inbox.Attempts]).
+// Redrive makes messages that f selects due again, without counted attempts, and returns their
+// dispatch IDs. Redrive takes dead and too old messages, altered messages with Filter.Force, and
+// retrying messages named by IDs or States. A filter without IDs and States, and without Force,
+// takes dead messages only: a message that is too old may have been applied before the consumer
+// forgot its dispatch ID. To redrive more than f.Limit messages, call Redrive until no dispatch ID
+// is returned. The consumer's Run handles the messages, in any process. A redriven message comes
+// after later messages of its key that were applied meanwhile. The reason, required and at most 1
+// KiB, is kept in the history of each message ([Inbox.Attempts]).
 func (i *Inbox[TX]) Redrive(ctx context.Context, f inbox.Filter, reason string) ([]uuid.UUID, error) {
 	if err := field.Reason(reason); err != nil {
 		return nil, fmt.Errorf("redrive: %w", err)
@@ -55,7 +55,7 @@ func (i *Inbox[TX]) Redrive(ctx context.Context, f inbox.Filter, reason string) 
 }
 
 // Discard gives up parked messages that f selects, and returns their dispatch IDs. A filter without
-// IDs and States takes messages that wait for an operator: dead, too old and altered ones. The
+// IDs and States takes messages that wait for an operator: dead, too old and altered messages. The
 // reason, required and at most 1 KiB, is kept with each message and in its history. Further copies
 // of a discarded message stay duplicates.
 func (i *Inbox[TX]) Discard(ctx context.Context, f inbox.Filter, reason string) ([]uuid.UUID, error) {
@@ -74,8 +74,8 @@ func (i *Inbox[TX]) Discard(ctx context.Context, f inbox.Filter, reason string) 
 	return ids, err
 }
 
-// Wake makes a running [Inbox.Run] look at once for work that is due, as after an operator has
-// changed parked messages by SQL.
+// Wake makes a running [Inbox.Run] look for due work at once, as after an operator has changed
+// parked messages by SQL. Wake does not block.
 func (i *Inbox[TX]) Wake() {
 	for _, h := range i.all() {
 		signal(h.wake)
@@ -85,7 +85,7 @@ func (i *Inbox[TX]) Wake() {
 	}
 }
 
-// limitOf returns the limit of a filter, with its default.
+// limitOf returns the limit of a filter, or the default.
 func limitOf(limit int) int {
 	if limit <= 0 {
 		return defaultFilterLimit

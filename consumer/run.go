@@ -13,11 +13,11 @@ import (
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
-// Run handles parked messages that are due, runs the extensions of handlers, and forgets old dispatch
-// IDs, for all handlers, until ctx ends. Then it waits for the handlers that it has begun and
-// returns nil. It needs no broker. Several processes of a service may call it at the same time.
-// While the database is down it waits and logs. It returns [ErrRunning] if it runs already, and an
-// error that wraps [ErrShortWindow] if a handler is refused.
+// Run handles parked messages that are due, runs the extensions of handlers, and forgets old
+// dispatch IDs, for all handlers, until ctx ends. Then Run waits for the handlers that it has begun
+// and returns nil. Run needs no broker. Several processes of a service may call Run at the same
+// time. While the database is down, Run waits and logs. Run returns [ErrRunning] if the inbox runs
+// already, and an error that wraps [ErrShortWindow] if a handler is refused.
 func (i *Inbox[TX]) Run(ctx context.Context) error {
 	if !i.running.CompareAndSwap(false, true) {
 		return ErrRunning
@@ -70,8 +70,8 @@ func (i *Inbox[TX]) Run(ctx context.Context) error {
 	}
 }
 
-// RunOnce does the work of [Inbox.Run] once: it handles every parked message that is due, and then
-// the work of the extensions, each piece at most once and one after another, and forgets. It
+// RunOnce does the work of [Inbox.Run] once, for one handler after another: it handles every parked
+// message that is due, each at most once, does the work of the extension, and forgets. RunOnce
 // returns the errors of all handlers.
 func (i *Inbox[TX]) RunOnce(ctx context.Context) error {
 	i.runCalled.Store(true)
@@ -126,12 +126,12 @@ func (h *Handler[TX]) runParked(ctx context.Context) {
 	p.run(ctx)
 }
 
-// parkedPool handles parked messages of one handler, several at once. Its fields belong to the
-// goroutine of run.
+// parkedPool handles parked messages of one handler, several at once. Only the goroutine of run
+// uses its fields.
 type parkedPool[TX any] struct {
 	h         *Handler[TX]
 	inFlight  map[int64]struct{}
-	skipped   map[int64]time.Time // messages that could not be handled, and until when they are skipped
+	skipped   map[int64]time.Time // until when messages that could not be handled are skipped
 	done      chan parkedResult
 	failures  int
 	notBefore time.Time
@@ -162,8 +162,8 @@ func (p *parkedPool[TX]) run(ctx context.Context) {
 	}
 }
 
-// fill begins messages that are due, up to ParkedConcurrency, and returns how long to wait before it
-// is called again.
+// fill begins messages that are due, up to ParkedConcurrency, and returns the wait before the next
+// call.
 func (p *parkedPool[TX]) fill(ctx context.Context) time.Duration {
 	now := time.Now()
 	if wait := p.notBefore.Sub(now); wait > 0 {
@@ -205,7 +205,7 @@ func (p *parkedPool[TX]) fill(ctx context.Context) time.Duration {
 	return poll
 }
 
-// finished takes note of the result of a message.
+// finished records the result of a message.
 func (p *parkedPool[TX]) finished(ctx context.Context, t parkedResult) {
 	delete(p.inFlight, t.seq)
 	switch {
@@ -219,7 +219,7 @@ func (p *parkedPool[TX]) finished(ctx context.Context, t parkedResult) {
 	}
 }
 
-// failed takes note of an error of the database and returns how long to wait before the next query.
+// failed records an error of the database and returns the wait before the next query.
 func (p *parkedPool[TX]) failed(ctx context.Context, err error) time.Duration {
 	if ctx.Err() != nil {
 		return 0
@@ -232,7 +232,7 @@ func (p *parkedPool[TX]) failed(ctx context.Context, err error) time.Duration {
 	return wait
 }
 
-// failureWait returns how long to wait after a number of failures in a row.
+// failureWait returns the wait after the given number of failures in a row.
 func (h *Handler[TX]) failureWait(failures int) time.Duration {
 	return h.inbox.jitter(min(doubled(dueFailureWait, failures), dueFailureWaitCeiling))
 }
@@ -249,8 +249,9 @@ func (h *Handler[TX]) runForget(ctx context.Context) {
 	}
 }
 
-// forget advances the time up to which dispatch IDs are forgotten. Then it removes dispatch IDs from
-// before the previous time: every handler that may have read that time has ended.
+// forget advances the time up to which dispatch IDs are forgotten. Then it removes the dispatch IDs
+// that were forgotten longer ago than a handler may take: every handler that may have read an
+// earlier time has ended.
 func (h *Handler[TX]) forget(ctx context.Context) error {
 	if err := h.register(ctx); err != nil {
 		return err
@@ -298,8 +299,8 @@ func (h *Handler[TX]) forget(ctx context.Context) error {
 	}))
 }
 
-// inBatches calls remove until a batch is not full. The size of the batches adapts to the time that
-// they take. Between batches it pauses as long as they take, for messages that are being handled.
+// inBatches calls remove until a batch is not full. The size of batches adapts to their duration.
+// After each full batch follows a pause of the same length, for messages that are being handled.
 func (h *Handler[TX]) inBatches(ctx context.Context, remove func(limit int) (int, error)) error {
 	p := pace.New(forgetMost, forgetTime, forgetShare)
 	for {

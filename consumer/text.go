@@ -9,7 +9,7 @@ func (s ShortWindow) MarshalText() ([]byte, error) {
 	return choice.Text("ShortWindow", shortWindowWords, s)
 }
 
-// UnmarshalText takes what MarshalText returns, and nothing else.
+// UnmarshalText takes the texts that MarshalText returns, and gives an error for any other text.
 func (s *ShortWindow) UnmarshalText(text []byte) error {
 	return choice.Parse("ShortWindow", shortWindowWords, text, s)
 }

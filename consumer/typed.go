@@ -17,8 +17,8 @@ var ErrOtherType = errors.New("message is of another type")
 
 // Typed returns a handler that decodes a message with t and calls fn with the value. A message that
 // cannot be decoded, or is of another type, is dead at once. A message of a later schema version
-// fails and is tried again: a newer version of the consumer may be able to decode it. Messages
-// without a type count as messages of t.
+// fails and is tried again: a newer version of the consumer may be able to decode the message.
+// Messages without a type count as messages of t.
 func Typed[TX, T any](t *schema.Type[T], fn func(ctx context.Context, w *Work[TX], value T) error) HandlerFunc[TX] {
 	return func(ctx context.Context, w *Work[TX], msg *message.Message) error {
 		event, err := transport.Parse("", msg)

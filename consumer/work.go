@@ -11,13 +11,14 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// Work is the transaction in which one message is handled. It belongs to one run of the handler,
-// must not be used afterwards, and is not safe for concurrent use. The transaction is committed when
-// the handler has returned nil. The handler neither commits nor rolls back: the stores of this
-// library refuse both, and the attempt fails even if the handler ignores the error. Where a store
-// cannot refuse, as on the connection itself, the message waits for an operator ([inbox.ErrEnded]).
-// Settings end with the transaction: PostgreSQL's store refuses a SET that is not LOCAL, and the
-// stores of MySQL and SQLite do not reuse a connection with changed settings.
+// Work is the transaction in which one message is handled. A Work belongs to one run of the
+// handler, must not be used afterwards, and is not safe for concurrent use. The transaction is
+// committed when the handler has returned nil. The handler must neither commit nor roll back: the
+// stores of this library refuse COMMIT and ROLLBACK, and the attempt fails even if the handler
+// ignores the error. Where a store cannot refuse, as on the connection itself, the message waits
+// for an operator ([inbox.ErrEnded]). Settings end with the transaction: PostgreSQL's store refuses
+// a SET that is not LOCAL, and the stores of MySQL and SQLite do not reuse a connection with
+// changed settings.
 type Work[TX any] struct {
 	store inbox.ClaimStore[TX]
 	tx    TX
@@ -56,7 +57,7 @@ func (h *Handler[TX]) newWorks(ctx context.Context, tx TX, members []*member) []
 	return works
 }
 
-// DB returns the transaction, and within [Work.Savepoint] the one to use there.
+// DB returns the transaction, and within [Work.Savepoint] the transaction to use there.
 func (w *Work[TX]) DB() TX {
 	if w.writer != nil {
 		return w.writer.DB()
@@ -70,7 +71,7 @@ func (w *Work[TX]) Message() *message.Message { return w.msg }
 // Event returns the message as the wire contract reads it.
 func (w *Work[TX]) Event() transport.Event { return w.event }
 
-// Writer returns the outbox writer of the transaction. Without an outbox it returns [ErrNoOutbox].
+// Writer returns the outbox writer of the transaction, or [ErrNoOutbox] without an outbox.
 func (w *Work[TX]) Writer() (*producer.Writer[TX], error) {
 	if w.writer == nil {
 		w.err = ErrNoOutbox
@@ -80,10 +81,10 @@ func (w *Work[TX]) Writer() (*producer.Writer[TX], error) {
 	return w.writer, nil
 }
 
-// Write writes events to the outbox in the transaction; see [producer.Writer.Write].
-// Events without an identity of their own get dispatch IDs that are children of
-// the message's, in the order of writing, and take over its correlation ID and
-// trace context. Without an outbox it returns [ErrNoOutbox].
+// Write writes events to the outbox in the transaction; see [producer.Writer.Write]. The dispatch
+// IDs of events without an identity of their own are children of the message's dispatch ID, in the
+// order of writing. Events without a correlation ID or a trace context take over the message's.
+// Without an outbox, Write returns [ErrNoOutbox].
 func (w *Work[TX]) Write(ctx context.Context, events ...producer.Event) ([]producer.Written, error) {
 	writer, err := w.Writer()
 	if err != nil {
@@ -92,8 +93,8 @@ func (w *Work[TX]) Write(ctx context.Context, events ...producer.Event) ([]produ
 	return writer.Write(ctx, events...)
 }
 
-// Queue is like [Work.Write], but the events are written when the handler has returned, all in one
-// round trip or together with the COMMIT; see [producer.Writer.Queue].
+// Queue is [Work.Write] after the handler has returned: all queued events are written in one round
+// trip or together with the COMMIT; see [producer.Writer.Queue].
 func (w *Work[TX]) Queue(events ...producer.Event) ([]uuid.UUID, error) {
 	writer, err := w.Writer()
 	if err != nil {
@@ -102,8 +103,8 @@ func (w *Work[TX]) Queue(events ...producer.Event) ([]uuid.UUID, error) {
 	return writer.Queue(events...)
 }
 
-// Publisher returns a Watermill publisher that writes to the outbox in the
-// transaction; see [producer.Writer.Publisher].
+// Publisher returns a Watermill publisher that writes to the outbox in the transaction; see
+// [producer.Writer.Publisher].
 func (w *Work[TX]) Publisher(ctx context.Context, cfg producer.PublisherConfig) (message.Publisher, error) {
 	writer, err := w.Writer()
 	if err != nil {
@@ -112,9 +113,9 @@ func (w *Work[TX]) Publisher(ctx context.Context, cfg producer.PublisherConfig) 
 	return writer.Publisher(ctx, cfg)
 }
 
-// Savepoint runs fn within a savepoint. If fn returns an error, its changes and events are rolled
-// back, and Savepoint returns the error; the transaction goes on. Within fn, [Work.DB] is the
-// transaction to use.
+// Savepoint runs fn within a savepoint. If fn returns an error, the changes and events of fn are
+// rolled back, and Savepoint returns the error; the transaction goes on. Within fn, [Work.DB] is
+// the transaction to use.
 func (w *Work[TX]) Savepoint(ctx context.Context, fn func(ctx context.Context, w *Work[TX]) error) error {
 	if w.writer != nil {
 		return w.writer.Savepoint(ctx, func(ctx context.Context, _ *producer.Writer[TX]) error {

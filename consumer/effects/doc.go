@@ -1,6 +1,6 @@
-// Package effects keeps a ledger of what handlers do outside their database: a call to a payment
+// Package effects keeps a ledger of a handler's effects outside the database: a call to a payment
 // provider, a mail. Such a call cannot commit with the claim of its message. [Handle] registers a
-// handler in three steps, of which the call is the second:
+// handler in three steps; the second step is the call:
 //
 //	pay, err := effects.Handle(inbox, "pay", effects.Effect[pgx.Tx, Charge, Receipt]{
 //		Prepare: func(ctx context.Context, w *consumer.Work[pgx.Tx], msg *message.Message) (Charge, error) { … },
@@ -19,23 +19,26 @@
 //	   │          └─ rejected, or MaxAttempts reached ──► dead
 //	   └── redriven by an operator, from uncertain and dead
 //
-// An operator resolves an uncertain effect with its result (answered), has it tried again, or
-// discards it: see [Ledger].
+// An operator records the result of an uncertain effect (answered), redrives the effect, or
+// discards the effect: see [Ledger].
 //
 // # What survives a crash
 //
 //	in Prepare           nothing is recorded; the message is delivered again
 //	intent committed     a pending effect; [consumer.Inbox.Run] of any process takes it up
-//	taken up, or in Do   an effect under a lease. When the lease ends it is tried again with the
-//	                     same key if Config.Idempotent or Effect.Probe is set, and else uncertain
-//	in Finish            likewise; nothing of Finish is committed
+//	taken up, or in Do   an effect under a lease. When the lease ends, the effect is tried again
+//	                     with the same key if Config.Idempotent or Effect.Probe is set, and is
+//	                     uncertain otherwise
+//	in Finish            nothing of Finish is committed. When the lease ends, an effect whose
+//	                     result was recorded before is answered; otherwise as in Do
 //	Finish committed     a done effect
 //
 // # Guarantees
 //
-//   - An intent is recorded exactly when the message is claimed, once for all copies of it.
+//   - An intent is recorded exactly when the message is claimed, once for all copies of the
+//     message.
 //   - Finish commits exactly when the effect becomes done.
-//   - All attempts of an effect have one key, and no other effect has it.
+//   - All attempts of an effect have one key, and no other effect has this key.
 //   - Do runs outside any transaction and holds no connection.
 //
 // # Limitations

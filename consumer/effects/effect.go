@@ -16,7 +16,7 @@ import (
 )
 
 var (
-	// ErrNoEffect is returned by Effect.Prepare when the message needs no effect outside the
+	// ErrNoEffect is returned by Effect.Prepare for a message that needs no effect outside the
 	// database. The changes and events of Prepare are committed.
 	ErrNoEffect = errors.New("message needs no effect outside the database")
 	// ErrNoLedger is wrapped by [New] and [Handle] if the store of the inbox is no
@@ -25,24 +25,24 @@ var (
 )
 
 // Effect is an effect outside the database, in three steps. No step makes a call within a
-// transaction. I is the intent and R the result; both are kept as JSON, of at most 1 MiB.
+// transaction. I is the intent and R the result, each kept as JSON of at most 1 MiB.
 type Effect[TX, I, R any] struct {
 	// Prepare runs in the transaction of the message's claim, like a [consumer.HandlerFunc], and
-	// returns the intent, which is recorded in the same transaction. It makes no call. See
+	// returns the intent, which is recorded in the same transaction. Prepare makes no call. See
 	// [ErrNoEffect].
 	Prepare func(ctx context.Context, w *consumer.Work[TX], msg *message.Message) (I, error)
 	// Do makes the call, outside any transaction. key is the same for every attempt of this effect,
-	// and no other effect has it. ctx ends with Config.Timeout. A refusal that is part of the
+	// and differs between effects. ctx ends with Config.Timeout. A refusal that is part of the
 	// business, like a declined card, is a result and no error. See [NotDone], [consumer.Reject]
-	// and [consumer.RetryAfter] for its errors.
+	// and [consumer.RetryAfter] for errors of Do.
 	Do func(ctx context.Context, key uuid.UUID, intent I) (R, error)
-	// Finish runs in a transaction that also makes the effect done. Its Work has the message
-	// without the payload, and with key as the dispatch ID: events that Finish writes are children
-	// of key. After an error Finish runs again, without another Do.
+	// Finish runs in the transaction that makes the effect done. w has the message without the
+	// payload, and with key as the dispatch ID: events written by Finish are children of key. After
+	// an error Finish runs again, without another Do.
 	Finish func(ctx context.Context, w *consumer.Work[TX], intent I, result R) error
-	// Probe asks the other side whether an attempt under key was carried out, and for its result.
-	// It is called before Do if an earlier attempt may have been carried out. If it returns true,
-	// Do is not called. Optional.
+	// Probe asks the other side whether an attempt under key was carried out, and for the result.
+	// Probe is called before Do if an earlier attempt may have been carried out. If Probe returns
+	// true, Do is not called. Optional.
 	Probe func(ctx context.Context, key uuid.UUID, intent I) (R, bool, error)
 }
 
@@ -52,22 +52,22 @@ type Config struct {
 	// LockTimeout and Isolation also apply to Finish. With Ordered, an effect waits until the
 	// earlier effects of its key are done, dead or discarded.
 	Handler consumer.HandlerConfig `yaml:"handler" envPrefix:"HANDLER_"`
-	// Idempotent says that the other side carries out one key once, however often it is asked: an
-	// effect that may have been carried out is tried again with the same key. Defaults to false:
+	// Idempotent tells that the other side carries out one key once, however many requests arrive:
+	// an effect that may have been carried out is tried again with the same key. Defaults to false:
 	// such an effect stays uncertain, for an operator, unless Effect.Probe can tell.
 	Idempotent bool `yaml:"idempotent" env:"IDEMPOTENT"`
-	// Timeout bounds Do, and Probe. Defaults to 30 seconds.
+	// Timeout bounds Probe and Do together. Defaults to 30 seconds.
 	Timeout time.Duration `yaml:"timeout" env:"TIMEOUT"`
 	// Lease is how long an effect belongs to the process that has taken it up. When the lease ends,
-	// the process counts as dead. Longer than Timeout. Defaults to Timeout, the handler's
-	// LockTimeout and 10 seconds.
+	// the process counts as dead. Longer than Timeout. Defaults to the sum of Timeout, the
+	// handler's LockTimeout and 10 seconds.
 	Lease time.Duration `yaml:"lease" env:"LEASE"`
 	// MaxAttempts is how many attempts of a step make the effect uncertain or dead. Defaults to 10.
 	MaxAttempts int `yaml:"max_attempts" env:"MAX_ATTEMPTS"`
-	// MinBackoff is how long an effect waits after a failed attempt at first, half of it at random.
-	// It quadruples with every attempt, up to MaxBackoff. Defaults to 1 second.
+	// MinBackoff is the wait after the first failed attempt, half of it at random. The wait
+	// quadruples with every attempt, up to MaxBackoff. Defaults to 1 second.
 	MinBackoff time.Duration `yaml:"min_backoff" env:"MIN_BACKOFF"`
-	// MaxBackoff is how long it waits at most. Defaults to 15 minutes.
+	// MaxBackoff is the longest wait. Defaults to 15 minutes.
 	MaxBackoff time.Duration `yaml:"max_backoff" env:"MAX_BACKOFF"`
 	// Concurrency is how many effects this process carries out at once. Defaults to 4.
 	Concurrency int `yaml:"concurrency" env:"CONCURRENCY"`
@@ -101,7 +101,7 @@ func (c Config) withDefaults() (Config, error) {
 }
 
 // NotDone returns an error of Do for an effect that was certainly not carried out. The effect is
-// tried again after a backoff, whether the other side is idempotent or not. NotDone wraps err, the
+// tried again after a backoff, even if the other side is not idempotent. The error wraps err, the
 // reason, which may be of [consumer.RetryAfter].
 func NotDone(err error) error {
 	if err == nil {
@@ -115,9 +115,9 @@ type notDone struct{ err error }
 func (n *notDone) Error() string { return n.err.Error() }
 func (n *notDone) Unwrap() error { return n.err }
 
-// Key returns the idempotency key of the effect that a consumer has for a message:
-// idgen.OfKey of the consumer's name, "effect" and the dispatch ID. The consumer's name is
-// consumer.Config.Service, a slash and the handler's name.
+// Key returns the idempotency key of a consumer's effect for a message: idgen.OfKey of the
+// consumer's name, "effect" and the dispatch ID. The consumer's name is consumer.Config.Service, a
+// slash and the handler's name.
 func Key(consumer string, id uuid.UUID) uuid.UUID {
 	return idgen.OfKey(consumer, "effect", id.String(), 0)
 }
@@ -129,7 +129,7 @@ type Handler[TX any] struct {
 	effects *runner[TX]
 }
 
-// Counters counts the effects of a handler since it was made, in this process.
+// Counters counts the effects of a handler in this process, since the handler was made.
 type Counters struct {
 	// Done counts finished effects, and Failed attempts without a result.
 	Done, Failed int64
@@ -140,9 +140,9 @@ func (h *Handler[TX]) Effects() Counters {
 	return Counters{Done: h.effects.done.Load(), Failed: h.effects.failures.Load()}
 }
 
-// Handle is [consumer.Inbox.Handle] for a handler with an effect outside the database. Its messages
-// are acknowledged when their intent is recorded. [consumer.Inbox.Run], of this process or another
-// one of the service, carries the effects out. Handle does no I/O.
+// Handle is [consumer.Inbox.Handle] for a handler with an effect outside the database. A message is
+// acknowledged when its intent is recorded. [consumer.Inbox.Run] of any process of the service
+// carries the effect out. Handle does no I/O.
 func Handle[TX, I, R any](i *consumer.Inbox[TX], name string, e Effect[TX, I, R], cfg Config) (*Handler[TX], error) {
 	store, storeErr := ledger(i)
 	cfg, err := cfg.withDefaults()
@@ -221,7 +221,7 @@ func (e *Effect[TX, I, R]) finish(ctx context.Context, w *consumer.Work[TX], int
 	return e.Finish(ctx, w, v, r)
 }
 
-// encode returns v as the ledger keeps it. An error does not show v.
+// encode returns v as the ledger keeps values. An error does not show v.
 func encode(what string, v any) ([]byte, error) {
 	b, err := json.Marshal(v)
 	switch {

@@ -12,14 +12,14 @@ import (
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
-// Ledger lists and changes effects for operators: the effects of all services that share the tables.
-// It is safe for concurrent use.
+// Ledger lists and changes effects for operators: the effects of all services that share the
+// tables. A Ledger is safe for concurrent use.
 type Ledger[TX any] struct {
 	inbox *consumer.Inbox[TX]
 	store inbox.EffectStore[TX]
 }
 
-// New returns the ledger in the store of an inbox. It does no I/O.
+// New returns the ledger in the store of an inbox. New does no I/O.
 func New[TX any](i *consumer.Inbox[TX]) (*Ledger[TX], error) {
 	store, err := ledger(i)
 	if err != nil {
@@ -44,11 +44,12 @@ func (l *Ledger[TX]) List(ctx context.Context, f inbox.EffectFilter) ([]inbox.Ef
 	return l.store.ListEffects(ctx, f)
 }
 
-// Redrive makes dead and uncertain effects that f selects pending again, with the same keys and no
-// attempts counted, and returns the dispatch IDs of their messages. Before an uncertain effect is
-// redriven, an operator has to find out that it was not carried out, unless the other side is
-// idempotent. So f must name Keys, IDs or States. The reason, required and at most 1 KiB, is kept in
-// the history of the message ([consumer.Inbox.Attempts]).
+// Redrive makes dead and uncertain effects that f selects pending again, with the same keys and
+// without counted attempts, and returns the dispatch IDs of their messages. An effect with a known
+// result becomes answered instead. Unless the other side is idempotent, an operator must find out
+// before Redrive that an uncertain effect was not carried out. So f must name Keys, IDs or States.
+// The reason, required and at most 1 KiB, is kept in the history of the message
+// ([consumer.Inbox.Attempts]).
 func (l *Ledger[TX]) Redrive(ctx context.Context, f inbox.EffectFilter, reason string) ([]uuid.UUID, error) {
 	if len(f.Keys)+len(f.IDs)+len(f.States) == 0 {
 		return nil, errors.New("redrive effects: name Keys, IDs or States: an uncertain effect may have been carried out")
@@ -56,17 +57,17 @@ func (l *Ledger[TX]) Redrive(ctx context.Context, f inbox.EffectFilter, reason s
 	return l.change(ctx, "redrive", f, inbox.EffectChange{State: inbox.EffectPending, Reason: reason})
 }
 
-// Discard gives up effects that f selects, except those that a process is carrying out, and returns
-// the dispatch IDs of their messages. The reason, required and at most 1 KiB, is kept with each
-// effect and in the history of its message.
+// Discard gives up effects that f selects, except effects in progress, and returns the dispatch IDs
+// of their messages. The reason, required and at most 1 KiB, is kept with each effect and in the
+// history of its message.
 func (l *Ledger[TX]) Discard(ctx context.Context, f inbox.EffectFilter, reason string) ([]uuid.UUID, error) {
 	return l.change(ctx, "discard", f, inbox.EffectChange{State: inbox.EffectDiscarded, Reason: reason})
 }
 
-// Resolve records that the effect under key was carried out with that result: Finish runs with the
-// result, and Do does not run again. Resolve changes an effect that is uncertain, or dead without a
-// result, and tells whether it did. The result is encoded as JSON. The reason, required and at most
-// 1 KiB, is kept in the history of the message.
+// Resolve records that the effect under key was carried out with the given result: Finish runs with
+// the result, and Do does not run again. Resolve changes an uncertain effect, or a dead effect
+// without a result, and tells whether the effect was changed. The result is encoded as JSON. The
+// reason, required and at most 1 KiB, is kept in the history of the message.
 func (l *Ledger[TX]) Resolve(ctx context.Context, key uuid.UUID, result any, reason string) (bool, error) {
 	b, err := encode("result", result)
 	if err != nil {
@@ -89,7 +90,7 @@ func (l *Ledger[TX]) change(ctx context.Context, how string, f inbox.EffectFilte
 	return ids, err
 }
 
-// limitOf returns the limit of a filter, with its default.
+// limitOf returns the limit of a filter, or the default.
 func limitOf(limit int) int {
 	if limit <= 0 {
 		return defaultLimit

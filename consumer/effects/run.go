@@ -56,7 +56,7 @@ func (x *runner[TX]) prepare(ctx context.Context, w *consumer.Work[TX], intent a
 	return err
 }
 
-// Run carries out effects that are due until ctx ends, and then waits for those that it has begun.
+// Run carries out due effects until ctx ends, and then waits for effects in progress.
 func (x *runner[TX]) Run(ctx context.Context) {
 	done := make(chan struct{})
 	running, failures := 0, 0
@@ -98,8 +98,8 @@ func (x *runner[TX]) Run(ctx context.Context) {
 	}
 }
 
-// RunOnce carries out effects one after another, until no effect is due or an effect is due a second
-// time.
+// RunOnce carries out effects one after another, until no effect is due or an effect was carried
+// out twice.
 func (x *runner[TX]) RunOnce(ctx context.Context) error {
 	tried := make(map[int64]bool)
 	for again := false; !again && ctx.Err() == nil; {
@@ -114,7 +114,7 @@ func (x *runner[TX]) RunOnce(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// Wake makes Run look at once for effects that are due.
+// Wake makes Run look for due effects at once.
 func (x *runner[TX]) Wake() {
 	select {
 	case x.wake <- struct{}{}:
@@ -157,8 +157,8 @@ func (x *runner[TX]) take(ctx context.Context, limit int) ([]inbox.EffectRun, ti
 	return runs, next, nil
 }
 
-// carryOut makes the call of an effect, unless its result is known, and finishes it. An effect that
-// was begun does not end with ctx.
+// carryOut makes the call of an effect, unless the result is known, and finishes the effect. The
+// end of ctx does not cut an effect short.
 func (x *runner[TX]) carryOut(ctx context.Context, r *inbox.EffectRun) {
 	defer x.Wake() // the next effect of the key may be due
 	if r.Result != nil {
@@ -202,8 +202,8 @@ func (x *runner[TX]) failed(ctx context.Context, r *inbox.EffectRun, cause error
 	var (
 		certain *notDone
 		last    = r.Attempts >= x.cfg.MaxAttempts
-		// Without x.again, an operator has redriven the effect, and so has said that no earlier
-		// attempt was carried out.
+		// Without x.again only an operator redrives an uncertain effect, and so says that no
+		// earlier attempt was carried out.
 		before = r.Uncertain && x.again
 		o      = inbox.EffectOutcome{State: inbox.EffectPending, Uncertain: before, Attempts: r.Attempts, Noted: "effect_failed", LastError: field.Error(cause)}
 	)
@@ -224,7 +224,7 @@ func (x *runner[TX]) failed(ctx context.Context, r *inbox.EffectRun, cause error
 	x.settle(ctx, r, o)
 }
 
-// wait returns how long to wait before the next attempt.
+// wait returns the wait before the next attempt.
 func (x *runner[TX]) wait(cause error, attempts int) time.Duration {
 	if delay, ok := consumer.RetryDelay(cause); ok {
 		return delay
@@ -285,12 +285,12 @@ func (x *runner[TX]) answered(ctx context.Context, r *inbox.EffectRun, result []
 	x.settle(ctx, r, o)
 }
 
-// cause returns the message of an effect, without its payload and under the effect's key: events
-// that Finish writes must not have the dispatch IDs of those that Prepare has written.
+// cause returns the message of an effect, without the payload and under the effect's key: events of
+// Finish must not have the dispatch IDs of events of Prepare.
 func cause(r *inbox.EffectRun) transport.Event {
 	msg := message.NewMessage(r.ID.String(), nil)
 	msg.Metadata = r.Metadata
-	event, _ := transport.Parse(r.Topic, msg) // prepare has read it
+	event, _ := transport.Parse(r.Topic, msg) // the message was read on its arrival
 	event.ID, event.Payload = r.Key, nil
 	if event.CorrelationID == "" {
 		event.CorrelationID = r.ID.String()
@@ -298,10 +298,10 @@ func cause(r *inbox.EffectRun) transport.Event {
 	return event
 }
 
-// settle records the outcome of a run. After an error of the database it tries again for
-// Config.MaxHold of the inbox. After that, an outcome without a result is given up: when the lease
-// ends, the effect counts as one whose process has died. A result is known only here, so settle
-// tries to record it until ctx ends.
+// settle records the outcome of a run. After an error of the database settle tries again for
+// Config.MaxHold of the inbox. Then an outcome without a result is given up: when the lease ends,
+// the process of the effect counts as dead. A result is known only here, so settle tries to record
+// a result until ctx ends.
 func (x *runner[TX]) settle(ctx context.Context, r *inbox.EffectRun, o inbox.EffectOutcome) {
 	if o.State == inbox.EffectDead || o.State == inbox.EffectUncertain {
 		x.host.Logger().ErrorContext(ctx, "effect waits for an operator", x.attrs(r, "state", o.State)...)
