@@ -13,22 +13,22 @@ import (
 	"github.com/boxpair/boxpair/transport/signature"
 )
 
-// attempt is the result of one transaction with one run of a handler.
+// attempt is the result of one transaction, with at most one run of the handler.
 type attempt struct {
 	verdict  inbox.Verdict
 	err      error
 	ran      bool // the handler was begun
 	overran  bool // the handler or the commit overran the deadline
 	wrote    bool // the handler wrote events
-	notBegun bool // the context ended, or the handler was refused, before the transaction began
+	notBegun bool // no transaction began: the context ended, or the consumer could not be registered
 }
 
 // claimedFunc runs the handler in a transaction that has claimed or locked the message.
 type claimedFunc[TX any] func(ctx context.Context, tx TX, in *incoming) error
 
 // try makes one attempt: apply has the store run the handler in a transaction. The deadline is
-// HandlerConfig.Timeout, not the end of ctx: a closing router cancels the contexts of messages whose
-// handlers still run. try returns after the handler.
+// HandlerConfig.Timeout, not the end of ctx: a closing router cancels the contexts of messages
+// whose handlers still run. try returns after the handler.
 func (h *Handler[TX]) try(ctx context.Context, optimistic bool, apply func(context.Context, claimedFunc[TX]) (inbox.Verdict, error)) attempt {
 	ctx, cancel := h.operation(ctx)
 	defer cancel()
@@ -37,7 +37,7 @@ func (h *Handler[TX]) try(ctx context.Context, optimistic bool, apply func(conte
 		a.verdict, err = apply(ctx, func(ctx context.Context, tx TX, in *incoming) error {
 			a.ran = true
 			defer func() { a.overran = ctx.Err() != nil }()
-			if _, ok := in.metadata[MetaNotVerified]; ok { // an operator has redriven it
+			if _, ok := in.metadata[MetaNotVerified]; ok { // redriven by an operator
 				return Reject(signature.ErrNotVerified)
 			}
 			if err := fault.Hit(ctx, fault.Claimed); err != nil {
@@ -62,14 +62,14 @@ func (h *Handler[TX]) try(ctx context.Context, optimistic bool, apply func(conte
 	switch {
 	case !optimistic:
 		a.overran = a.ran && ctx.Err() != nil
-	case a.overran: // perhaps the claim took the time: only an error of the handler counts, and the next attempt claims first
+	case a.overran: // the claim may have taken the time: only an error of the handler counts, and the next attempt claims first
 		a.overran = a.err != nil && h.inbox.store.Classify(a.err) == inbox.HandlerError
 	}
 	return a
 }
 
 // call runs the handler and returns the error that forbids the commit. A panic becomes an error, so
-// that the store rolls back in its ordinary way.
+// the store rolls back as usual.
 func (h *Handler[TX]) call(ctx context.Context, w *Work[TX]) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -88,9 +88,9 @@ func (h *Handler[TX]) call(ctx context.Context, w *Work[TX]) (err error) {
 	return fault.Hit(ctx, fault.BeforeClaimCommit)
 }
 
-// runIsolated runs f in a goroutine of its own and waits for it. A Goexit in f, as of a test that
-// fails within a handler, then does not end the router's goroutine, which has to acknowledge or
-// return the message.
+// runIsolated runs f in a separate goroutine and waits for f. So a Goexit in f, as of a test that
+// fails within a handler, does not end the router's goroutine, which has to acknowledge or return
+// the message.
 func runIsolated(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
@@ -113,14 +113,14 @@ func newPanic(value any) *PanicError {
 	return &PanicError{Value: value, Stack: debug.Stack()}
 }
 
-// nextStep is the step that follows an attempt. docs/architecture.md has a table of the attempts
-// that lead to each, and of the states of the message that each leads to.
+// nextStep is the step after an attempt. docs/architecture.md has a table of the attempts before
+// each step and of the message's states after each step.
 type nextStep uint8
 
 const (
-	useVerdict     nextStep = iota // the verdict of the store says what becomes of the message
+	useVerdict     nextStep = iota // the verdict of the store decides
 	giveUp                         // the attempt was not begun: return its error
-	askAgain                       // the commit may have succeeded: claim again, and the verdict tells
+	askAgain                       // the commit may have succeeded: the verdict of a new claim tells
 	retryUncounted                 // a conflict or an error of the database: try again without counting
 	countAttempt                   // the handler failed
 	retryLater                     // the handler failed and named a delay
@@ -128,8 +128,8 @@ const (
 	makeDeadUnrun                  // the process died too often while the message was handled
 )
 
-// judge returns the step that follows a. If the error may be the database's, the outage detector
-// decides whether the message has caused it.
+// judge returns the step after a. The outage detector decides whether the database or the message
+// has caused an error of the database.
 func (h *Handler[TX]) judge(a attempt, p *progress) nextStep {
 	switch {
 	case a.notBegun:
@@ -159,38 +159,38 @@ func (h *Handler[TX]) judge(a attempt, p *progress) nextStep {
 	}
 }
 
-// progress is the state that all attempts to handle one message share.
+// progress is the state shared by all attempts to handle one message.
 type progress struct {
 	ref           messageRef
 	commitUnknown bool // the outcome of an earlier commit was not known
-	// txEnded says that the handler has ended the transaction of the claim. If the claim turns out
-	// to be committed, half of the handler's work may be.
+	// txEnded tells that the handler has ended the transaction of the claim. If the claim is
+	// committed, half of the handler's work may be committed too.
 	txEnded bool
 
 	since time.Time // the first wait for the database
 	waits int       // for the database
 }
 
-// handling handles one message: [freshMessage] a delivered one, [parkedMessage] a parked one,
-// [taskRun] a task of an extension.
+// handling handles one message: [freshMessage] a delivered message, [parkedMessage] a parked
+// message, [taskRun] a task of an extension.
 type handling interface {
 	// begin makes an attempt.
 	begin(ctx context.Context) attempt
-	// settle acts on the verdict of an attempt. Its error is the result of the handling.
+	// settle acts on the verdict of an attempt. The error is the result of the handling.
 	settle(ctx context.Context, a attempt) error
-	// failed acts on an attempt without a verdict. It returns true if another attempt is to be made
+	// failed acts on an attempt without a verdict. It returns true if another attempt must follow
 	// now, and otherwise the result of the handling.
 	failed(ctx context.Context, a attempt, step nextStep) (again bool, err error)
-	// attrs adds the attributes that name the message to those of a log record.
+	// attrs puts attributes that name the message before the arguments of a log record.
 	attrs(args ...any) []any
 }
 
-// retryLoop makes attempts until the message is applied or parked. The first attempt, a, was made by
-// the caller. An error says that the message was neither applied nor parked.
+// retryLoop makes attempts until the message is applied or parked. The caller has made the first
+// attempt, a. After an error the message was neither applied nor parked.
 func (h *Handler[TX]) retryLoop(ctx context.Context, p *progress, m handling, a attempt) error {
 	for {
 		if a.ran {
-			p.txEnded = false // the handler ran, so the claim was made anew: what an earlier run ended was not committed
+			p.txEnded = false // the handler ran under a new claim: the transaction that an earlier run ended was rolled back
 		}
 		step := h.judge(a, p)
 		switch step {

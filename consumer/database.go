@@ -15,9 +15,9 @@ const (
 	// identityInterval is the time between two checks of the database's identity. A pooler may move
 	// sessions to another server without breaking a connection to this process.
 	identityInterval = 5 * time.Second
-	// identityFresh is how long after a check windows are believed. In less time no standby is
-	// promoted and read by a relay, whose repeated events then arrive here. A check for each copy
-	// would cost as much as windows save.
+	// identityFresh is how long windows are believed after a check. No fail-over is faster, from
+	// the promotion of a standby to the arrival of a relay's repeated events here. A check for each
+	// copy would cost as much as windows save.
 	identityFresh = 100 * time.Millisecond
 )
 
@@ -28,7 +28,7 @@ type identity struct {
 	turn chan struct{} // held by the goroutine that checks
 
 	mu     sync.Mutex
-	name   string    // "" until the first check; the holder of the turn may change it
+	name   string    // "" until the first check; changed by the holder of the turn
 	looked time.Time // when the latest successful check began
 }
 
@@ -58,15 +58,16 @@ func (i *Inbox[TX]) watchIdentity(ctx context.Context) {
 	}
 }
 
-// checkIdentity returns nil if the database is the same as before, by a check that is at most within
-// old, or by a new one. If the database is another one, all windows are emptied: it may lack the
-// last claims and their effects.
+// checkIdentity returns nil if the database is the same as before, by a check at most within old or
+// by a new check, or if the store is no [inbox.Identifier]. For another database, which may lack
+// the last claims and their effects, all windows are emptied.
 func (i *Inbox[TX]) checkIdentity(ctx context.Context, within time.Duration) error {
 	store, ok := i.store.(inbox.Identifier)
 	if !ok || i.identity.fresh(within) {
 		return nil
 	}
-	// The wait for the turn counts as well, or many callers would time out one after another.
+	// The deadline includes the wait for the turn. Otherwise many callers would time out one after
+	// another.
 	ctx, cancel := context.WithTimeout(ctx, identityInterval)
 	defer cancel()
 	select {
@@ -83,7 +84,7 @@ func (i *Inbox[TX]) checkIdentity(ctx context.Context, within time.Duration) err
 	if err != nil {
 		return fmt.Errorf("identify the database: %w", err)
 	}
-	defer i.identity.record(name, begun) // after the windows are emptied, or other goroutines would believe them
+	defer i.identity.record(name, begun) // after the windows are emptied: until then no goroutine may believe a window
 	before := i.identity.name
 	if before == "" || name == "" || name == before {
 		return nil
@@ -96,7 +97,8 @@ func (i *Inbox[TX]) checkIdentity(ctx context.Context, within time.Duration) err
 	return errAnotherDatabase
 }
 
-// invalidate drops what the handler has cached of the database: its number and its window.
+// invalidate drops the handler's cached state of the database: the consumer's number and the
+// window.
 func (h *Handler[TX]) invalidate() {
 	h.stale.Store(true)
 	if h.window != nil {

@@ -18,14 +18,14 @@ type delivery struct {
 
 	in          *incoming
 	redelivered bool // the transport marked the message as redelivered
-	suspect     bool // an earlier run of the handler with this message may not have returned: its process died
+	suspect     bool // an earlier run of the handler may have died with its process
 	attempted   bool
 
 	term  dedupe.Term
 	quick int // counted attempts of this delivery
 }
 
-// handle applies the message or parks it. On an error the message is neither applied nor parked.
+// handle applies or parks the message. After an error the message was neither applied nor parked.
 func (h *Handler[TX]) handle(ctx context.Context, d *delivery) error {
 	if h.groups == nil {
 		return h.handleAlone(ctx, d)
@@ -42,7 +42,7 @@ func (h *Handler[TX]) handleAlone(ctx context.Context, d *delivery) error {
 	return h.retryLoop(ctx, &d.progress, m, m.begin(ctx))
 }
 
-// handleFrom goes on after an attempt that was made in a group.
+// handleFrom goes on after an attempt in a group.
 func (h *Handler[TX]) handleFrom(ctx context.Context, d *delivery, a attempt) error {
 	return h.retryLoop(ctx, &d.progress, freshMessage[TX]{h, d}, a)
 }
@@ -72,8 +72,8 @@ func (m freshMessage[TX]) failed(ctx context.Context, a attempt, step nextStep) 
 	h, d := m.h, m.d
 	switch {
 	case step == askAgain && !d.commitUnknown:
-		// Without a pause: the new claim, on another connection, waits until the old transaction has
-		// ended.
+		// Without a pause: the new claim, on another connection, waits for the end of the old
+		// transaction.
 		h.noteDatabaseError(&d.progress, a.err)
 		return true, nil
 	case step == askAgain, step == retryUncounted:
@@ -92,7 +92,7 @@ func (h *Handler[TX]) begin(ctx context.Context, d *delivery) attempt {
 		d.suspect = !a.ran && a.err != nil // unless the handler has returned
 		return a
 	}
-	// A message that was tried before may be applied, and the handler would run in vain.
+	// A message that was tried before may be applied: the handler would run in vain.
 	optimistic := h.cfg.Optimistic && !d.redelivered && !d.attempted
 	return h.runShared(ctx, func() attempt {
 		d.attempted = true
@@ -130,8 +130,7 @@ func (h *Handler[TX]) bounds() inbox.Claim {
 	}
 }
 
-// settle acts on the verdict of an attempt. After nil, Consume returns nil and the transport
-// acknowledges the message.
+// settle acts on the verdict of an attempt. After nil the message is acknowledged.
 func (h *Handler[TX]) settle(ctx context.Context, d *delivery, a attempt) error {
 	id, digest := d.in.event.ID, d.in.event.Digest
 	switch a.verdict {
@@ -151,8 +150,7 @@ func (h *Handler[TX]) settle(ctx context.Context, d *delivery, a attempt) error 
 			h.inbox.outages.success(d.ref)
 			h.counts.table.Add(1)
 		}
-		// The window would remember the ID without a digest, and take a later altered copy for a
-		// duplicate.
+		// Without a digest in the window, an altered copy would pass for a duplicate.
 		if !digest.IsZero() {
 			h.remember(d.term, id, digest)
 		}
@@ -184,7 +182,7 @@ func (h *Handler[TX]) applied(ref messageRef, wrote bool) {
 	}
 }
 
-// fail counts a failed attempt. It parks the message unless quick attempts are left.
+// fail counts a failed attempt, and parks the message unless quick attempts are left.
 func (h *Handler[TX]) fail(ctx context.Context, d *delivery, a attempt, step nextStep) (again bool, err error) {
 	attempts, err := h.count(ctx, d.in, a.err)
 	if err != nil { // the attempt could not be counted
@@ -220,8 +218,8 @@ func (h *Handler[TX]) refuse(ctx context.Context, d *delivery, why error) error 
 	return h.park(ctx, d, inbox.Parking{State: inbox.Dead, LastError: field.Error(why)})
 }
 
-// park keeps the message in the database, so that it can be acknowledged. On an error the message is
-// not kept.
+// park keeps the message in the database, ready to be acknowledged. After an error the message may
+// not be kept.
 func (h *Handler[TX]) park(ctx context.Context, d *delivery, p inbox.Parking) error {
 	p.Consumer, p.Message = h.consumer(), d.in.toStore()
 	p.Ordered = h.cfg.Ordered && p.Message.Key != ""
@@ -242,8 +240,9 @@ func (h *Handler[TX]) park(ctx context.Context, d *delivery, p inbox.Parking) er
 	}
 }
 
-// parkEndedTx parks a message whose claim was committed by its handler, or by the handler of another
-// message of its group. The claim does not prove that the effect is whole, so an operator decides.
+// parkEndedTx parks a message whose claim was committed by its handler, or by the handler of
+// another message of its group. An operator decides: the claim does not prove that the effect is
+// whole.
 func (h *Handler[TX]) parkEndedTx(ctx context.Context, d *delivery) error {
 	h.log.ErrorContext(ctx, "transaction of a message was committed by a handler: message set aside", h.attrs(d.in)...)
 	return h.park(ctx, d, inbox.Parking{State: inbox.AlteredState, LastError: inbox.ErrEnded.Error() + ": the claim is committed; look whether the effect is whole, then discard the message or redrive it by force"})
@@ -262,8 +261,7 @@ func (h *Handler[TX]) parkOnce(ctx context.Context, p inbox.Parking) (inbox.Verd
 	return verdict, err
 }
 
-// parked takes note that the message was parked, or that another copy of it was parked or applied
-// before.
+// parked records that the message was parked, or that another copy was parked or applied before.
 func (h *Handler[TX]) parked(ctx context.Context, d *delivery, p inbox.Parking, duplicate bool) {
 	claimed := p.State == inbox.Retrying || p.State == inbox.Dead
 	if claimed && (!duplicate || !d.in.event.Digest.IsZero()) {

@@ -8,14 +8,14 @@ import (
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
-// postpones tells whether err is of [RetryAfter].
+// postpones tells whether err wraps an error of [RetryAfter].
 func postpones(err error) bool {
 	_, ok := RetryDelay(err)
 	return ok
 }
 
-// afterFailure returns the next state of a message with that number of counted attempts: dead, or
-// retrying after a backoff.
+// afterFailure returns the next state of a message with the given number of counted attempts: dead,
+// or retrying after a backoff.
 func (h *Handler[TX]) afterFailure(step nextStep, attempts int, cause error) (inbox.State, time.Duration) {
 	switch {
 	case step == makeDead, step == makeDeadUnrun, attempts >= h.cfg.MaxAttempts:
@@ -28,7 +28,8 @@ func (h *Handler[TX]) afterFailure(step nextStep, attempts int, cause error) (in
 	}
 }
 
-// backoff returns a wait that grows from shortest to longest: it quadruples with each failure.
+// backoff returns a wait that quadruples with each failure, from shortest to longest, half of it at
+// random.
 func (i *Inbox[TX]) backoff(shortest, longest time.Duration, failures int) time.Duration {
 	d := shortest
 	for ; failures > 0 && d < longest; failures-- {

@@ -13,18 +13,18 @@ const (
 	exclusive int64 = 1 << 30
 )
 
-// gate is a lock that many runs of a handler hold shared, or one run holds exclusively. Runs acquire
-// it in the order of their arrival, so that neither kind starves. Each wait is bounded by the
-// longest time that a run may take: a handler that never returns, or calls itself, blocks no other
-// run for longer.
+// gate is a lock that many runs of a handler hold shared, or one run holds exclusively. Runs
+// acquire the lock in the order of their arrival, so neither kind starves. Each wait is bounded by
+// the longest time that a run may take: a handler that never returns, or calls itself, blocks no
+// other run for longer.
 type gate struct {
 	inside *semaphore.Weighted
 }
 
 func newGate() gate { return gate{semaphore.NewWeighted(exclusive)} }
 
-// acquire waits for the lock, for most at the longest, and returns the weight to release. After that
-// time the weight is 0, and the caller runs without the lock. An error says that ctx ended.
+// acquire waits for the lock, for most at the longest, and returns the weight to release. After
+// most the weight is 0, and the caller runs without the lock. An error says that ctx ended.
 func (g gate) acquire(ctx context.Context, weight int64, most time.Duration) (int64, error) {
 	if g.inside.TryAcquire(weight) {
 		return weight, nil

@@ -9,12 +9,13 @@ import (
 	"github.com/google/uuid"
 )
 
-// errBehind returns a message to the transport because an earlier message of its key in its group was
-// returned: handled now, the two would be out of order.
+// errBehind returns a message to the transport after an earlier message of its key and group was
+// returned. Handled now, the two messages would be out of order.
 var errBehind = errors.New("an earlier message of its key could not be handled")
 
-// member is a message that may share its transaction with other messages. The goroutine of its
-// Consume receives the instructions. All other fields are written before an instruction is sent.
+// member is a message that may share a transaction with other messages. The goroutine of its
+// Consume receives the instructions. The goroutine that runs the group writes other fields only
+// before it sends an instruction.
 type member struct {
 	ctx          context.Context // the context of the message
 	d            *delivery
@@ -33,19 +34,20 @@ func newMember(ctx context.Context, d *delivery) *member {
 	return &member{ctx: ctx, d: d, arrived: time.Now(), instructions: make(chan instruction, 2), done: make(chan struct{})}
 }
 
-// instruction tells a member what to do next. Exactly one of the fields is set.
+// instruction is the next step of a member. Exactly one field is set.
 type instruction struct {
 	lead  []*member // run this group; the member is its first
 	made  *attempt  // go on after this attempt
 	alone bool      // go on without a group
 }
 
-// groups lets messages that are handled at the same time share transactions. It has no goroutine of
-// its own: the Consume of the first member of a group runs the group.
+// groups lets messages that are handled at the same time share transactions. It has no goroutine:
+// the Consume of a group's first member runs the group.
 //
-// While no group runs, the next one begins at once with all pending messages. Otherwise it begins
-// when it is full, or when its first member has waited for half a second. So messages that arrive
-// during a transaction form the next group, and groups grow with the load.
+// While no group runs, the next group begins with all pending messages, at once or after GroupWait.
+// Beside a running group the next group begins when it is full, or when its first member has waited
+// for half a second. So messages that arrive during a transaction form the next group, and groups
+// grow with the load.
 type groups[TX any] struct {
 	h *Handler[TX]
 
@@ -111,7 +113,7 @@ func (g *groups[TX]) join(m *member) {
 	g.begin()
 }
 
-// leave removes m from the pending messages, unless a group has taken it.
+// leave removes m from the pending messages. It returns false if a group has taken m.
 func (g *groups[TX]) leave(m *member) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -131,7 +133,7 @@ func (g *groups[TX]) begin() {
 		wait := g.h.cfg.GroupWait - time.Since(g.pending[0].arrived)
 		switch {
 		case full && g.running < g.h.cfg.GroupConcurrency:
-		case g.running > 0: // the end of a running group begins the next one, unless that group hangs
+		case g.running > 0: // the end of a running group begins the next group, unless the running group hangs
 			patience := groupPatience - time.Since(g.pending[0].arrived)
 			if g.running >= g.h.cfg.GroupConcurrency {
 				return
@@ -188,7 +190,7 @@ func (g *groups[TX]) take() []*member {
 	return group
 }
 
-// run runs a group, and lets the next one begin.
+// run runs a group, and then begins the next groups.
 func (g *groups[TX]) run(group []*member) {
 	defer func() {
 		g.mu.Lock()
@@ -199,15 +201,16 @@ func (g *groups[TX]) run(group []*member) {
 	g.attempt(group, false)
 }
 
-// pause makes all messages be handled alone for a while.
+// pause stops groups for a while: all messages are handled alone.
 func (g *groups[TX]) pause() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.pausedUntil = time.Now().Add(groupPause)
 }
 
-// resize adapts the size of groups to the time that a group took. After a group that overran its
-// deadline, and so was in vain, groups are smaller until they take little time again.
+// resize adapts the size of groups to the duration of a group. A group that overran its deadline
+// was in vain: the size is halved, and a group of two pauses all groups. A full group that took
+// little time doubles the size.
 func (g *groups[TX]) resize(members int, took time.Duration, late bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

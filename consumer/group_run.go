@@ -13,7 +13,7 @@ import (
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
-// groupResult is the result of the transaction of a group. Slices have one element for each member.
+// groupResult is the result of a group's transaction. Slices have an element for each member.
 type groupResult struct {
 	verdicts []inbox.Verdict
 	wrote    []bool
@@ -24,8 +24,8 @@ type groupResult struct {
 	overran  bool
 }
 
-// attempt handles members in one transaction, and gives each member its instruction before it
-// returns. again says that the members have been in a group in which a handler failed.
+// attempt handles members in one transaction, and gives each member an instruction before it
+// returns. again tells that a handler failed in an earlier group of the members.
 func (g *groups[TX]) attempt(members []*member, again bool) {
 	h := g.h
 	switch len(members) {
@@ -59,9 +59,9 @@ func (g *groups[TX]) attempt(members []*member, again bool) {
 	g.rolledBack(members, &o, again)
 }
 
-// applyTogether applies the members that may share a transaction, and returns them. The starts of
+// applyTogether applies and returns the members that may share a transaction. The starts of
 // suspects are recorded before the transaction begins. The starts of suspects that were not applied
-// are removed before the gate is released, so before an exclusive run.
+// are removed before the gate is released, and so before an exclusive run.
 func (g *groups[TX]) applyTogether(members []*member) ([]*member, groupResult) {
 	h := g.h
 	inside, _ := h.gate.acquire(context.Background(), shared, h.cfg.Timeout)
@@ -86,8 +86,8 @@ func (g *groups[TX]) applyTogether(members []*member) ([]*member, groupResult) {
 }
 
 // start records the starts of all suspects in one statement, and returns the members that stay in
-// the group. A suspect that has a recorded start already leaves the group, as does a suspect whose
-// start could not be recorded. Later members of the same keys leave with them.
+// the group. A suspect leaves the group if an earlier start is recorded or the start could not be
+// recorded. Later members of the same keys leave with the suspects.
 func (g *groups[TX]) start(members []*member) (rest []*member) {
 	h := g.h
 	var suspects []uuid.UUID
@@ -124,7 +124,7 @@ func (g *groups[TX]) start(members []*member) (rest []*member) {
 			back = append(back, m.d.in.event.ID)
 		}
 	}
-	h.unstart(context.Background(), back...) // before they record a start when they are handled alone
+	h.unstart(context.Background(), back...) // before the leaving members record new starts
 	dismiss(leaving)
 	return rest
 }
@@ -134,13 +134,13 @@ func (g *groups[TX]) single(m *member) {
 	h := g.h
 	m.d.term = h.term()
 	a := h.begin(m.ctx, m.d)
-	m.dismissed = a.err != nil // the member makes further attempts on its own
+	m.dismissed = a.err != nil // further attempts are made alone
 	m.instructions <- instruction{made: &a}
 }
 
-// rolledBack splits a group that was rolled back, or whose commit has an unknown outcome. No member
+// rolledBack splits a group after a rollback, or after a commit with an unknown outcome. No member
 // counts an attempt: a handler may have failed because of another member. The message that causes
-// the failure fails again alone, and counts then.
+// the failure fails again alone, and then counts an attempt.
 func (g *groups[TX]) rolledBack(members []*member, o *groupResult, again bool) {
 	h := g.h
 	class := h.inbox.store.Classify(o.err)
@@ -150,12 +150,12 @@ func (g *groups[TX]) rolledBack(members []*member, o *groupResult, again bool) {
 	case errors.Is(o.err, inbox.ErrNotShared): // the handler is the same for all messages
 		g.pause()
 		dismiss(members)
-	case errors.Is(o.err, inbox.ErrEnded): // members whose claims were committed are not to be applied again
+	case errors.Is(o.err, inbox.ErrEnded): // members with a committed claim must not be applied again
 		for i, m := range members {
 			m.d.txEnded = m.d.txEnded || o.claimed[i]
 		}
 		dismiss(members)
-	case class == inbox.CommitUnknown: // each member claims again, and the verdict tells
+	case class == inbox.CommitUnknown: // the verdict of a new claim tells
 		h.counts.unknown.Add(1)
 		h.invalidateAfter(o.err)
 		for _, m := range members {
@@ -179,7 +179,7 @@ func (g *groups[TX]) rolledBack(members []*member, o *groupResult, again bool) {
 	}
 }
 
-// dismiss makes a member leave its group: it is handled alone, after earlier members of its key.
+// dismiss makes a member leave its group, to be handled alone after earlier members of its key.
 func (m *member) dismiss() {
 	m.dismissed = true
 	m.instructions <- instruction{alone: true}
@@ -191,8 +191,8 @@ func dismiss(members []*member) {
 	}
 }
 
-// undismissed returns the members that stay in the group. It dismisses members that follow a
-// dismissed member of their key.
+// undismissed dismisses members behind a dismissed member of their key, and returns the members
+// that stay in the group.
 func undismissed(members []*member) []*member {
 	rest := make([]*member, 0, len(members))
 	for _, m := range members {
@@ -244,7 +244,7 @@ func (h *Handler[TX]) applyGroup(members []*member) groupResult {
 	return o
 }
 
-// callGroup runs the handlers of the claimed members, and writes the events that they have queued.
+// callGroup runs the handlers of the claimed members, and writes the queued events.
 func (h *Handler[TX]) callGroup(ctx context.Context, tx TX, members []*member, run []int, o *groupResult) error {
 	chosen := make([]*member, len(run))
 	for k, i := range run {
@@ -283,7 +283,7 @@ func flushTogether[TX any](ctx context.Context, works []*Work[TX]) error {
 	return producer.FlushTogether(ctx, writers)
 }
 
-// within returns the context of a transaction that also has the values of a message's context.
+// within returns the context of a transaction, with the values of a message's context added.
 func within(tx, msg context.Context) context.Context { return &withinTx{Context: tx, msg: msg} }
 
 type withinTx struct {

@@ -11,16 +11,16 @@ import (
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
-// horizon is the longest time for which producers may send events again, as far as messages tell.
+// horizon is the longest time for which producers may send events again, as told by messages.
 type horizon struct {
 	mu       sync.Mutex
 	longest  time.Duration
-	until    time.Time // the latest time at which such an event may be sent again
+	until    time.Time // the latest time at which an event may be sent again
 	reported time.Duration
 	noting   bool // a goroutine is writing the horizon to the database
 }
 
-// logLimiter limits a log record to one in reportPause.
+// logLimiter limits a log record to once in reportPause.
 type logLimiter struct {
 	mu   sync.Mutex
 	last time.Time
@@ -36,9 +36,9 @@ func (r *logLimiter) allow(now time.Time) bool {
 	return true
 }
 
-// Check registers all handlers with the database and tells whether they may run, for a service that
-// checks itself before it subscribes. An error that wraps [ErrShortWindow] says that producers may
-// send events again for longer than Config.Window.
+// Check registers all handlers with the database and tells whether the handlers may run, for a
+// check before the service subscribes. The error wraps [ErrShortWindow] if producers may send
+// events again for longer than Config.Window.
 func (i *Inbox[TX]) Check(ctx context.Context) error {
 	var errs []error
 	for _, h := range i.all() {
@@ -77,8 +77,8 @@ func (h *Handler[TX]) reportShortWindow(ctx context.Context, longest time.Durati
 	}
 }
 
-// checkStamp takes note of the stamp and the horizon of a message. The message is handled in any
-// case: the claim decides whether it is too old.
+// checkStamp records the stamp and the horizon of a message. The message is handled in any case:
+// the claim decides whether the message is too old.
 func (h *Handler[TX]) checkStamp(ctx context.Context, in *incoming) {
 	stamp, until := in.event.Stamp, in.event.ResendUntil
 	if stamp.IsZero() {
@@ -97,9 +97,9 @@ func (h *Handler[TX]) checkStamp(ctx context.Context, in *incoming) {
 	}
 }
 
-// checkHorizon reports a horizon beyond the window, and stores the horizon. A stored horizon beyond
-// the window keeps the service from starting, and every sender can claim one. So without signatures
-// the window is stored instead.
+// checkHorizon stores the horizon, and reports a horizon beyond the window. A stored horizon beyond
+// the window keeps the service from starting, and every sender can claim a long horizon. So without
+// signatures the window is stored instead.
 func (h *Handler[TX]) checkHorizon(ctx context.Context, claimed time.Duration, until, now time.Time) {
 	cfg := &h.inbox.cfg
 	longest := min(claimed, cfg.MaxHorizon)
@@ -120,8 +120,9 @@ func earlier(a, b time.Time) time.Time {
 	return b
 }
 
-// storeHorizon stores the longest horizon in the database: at once if it has grown, and otherwise
-// when its end has moved by horizonStep. After an error, the next message tries again.
+// storeHorizon stores the longest horizon in the database: a longer horizon at once, and an equal
+// horizon when its end has moved by horizonStep. Any horizon replaces a horizon that is over. After
+// an error, the next message tries again.
 func (h *Handler[TX]) storeHorizon(ctx context.Context, longest time.Duration, until time.Time) {
 	k := &h.horizon
 	k.mu.Lock()
@@ -146,8 +147,8 @@ func (h *Handler[TX]) storeHorizon(ctx context.Context, longest time.Duration, u
 	k.longest, k.until = longest, until
 }
 
-// awaitRegistered waits until the handler is registered, and returns the error if it is refused.
-// Other errors are repeated and logged by runParked and runForget.
+// awaitRegistered waits until the handler is registered, and returns an error if the handler is
+// refused. Other errors are logged by runParked and runForget, which meet them too.
 func (h *Handler[TX]) awaitRegistered(ctx context.Context) error {
 	for failures := 0; ; failures++ {
 		err := h.register(ctx)

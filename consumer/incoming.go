@@ -34,8 +34,9 @@ type incoming struct {
 	metadata map[string]string
 }
 
-// read reads a message. An error says why the message must not be handled. Its dispatch ID is then
-// derived from the whole message, so that it does not use up the ID of another message.
+// read reads a message. An error says why the message must not be handled. The dispatch ID of such
+// a message is derived from the whole message, so as not to use up the dispatch ID of another
+// message.
 func (h *Handler[TX]) read(ctx context.Context, msg *message.Message) (*incoming, error) {
 	topic := h.cfg.Topic
 	if topic == "" {
@@ -69,8 +70,8 @@ func (h *Handler[TX]) read(ctx context.Context, msg *message.Message) (*incoming
 	return in, err
 }
 
-// notVerified returns a message without a valid signature. Its dispatch ID, key and stamp are not
-// believed: it may be forged.
+// notVerified returns a message without a valid signature. Its dispatch ID, key and stamp may be
+// forged and are ignored.
 func notVerified(topic string, msg *message.Message, why error) *incoming {
 	in := &incoming{event: transport.Event{Topic: topic, Payload: msg.Payload}, metadata: msg.Metadata}
 	in.setID(refusedID(topic, msg), msg.UUID)
@@ -78,8 +79,8 @@ func notVerified(topic string, msg *message.Message, why error) *incoming {
 	return in
 }
 
-// readKey calls HandlerConfig.Key. A panic is an error, and the message is refused: the function
-// would panic again at every attempt.
+// readKey calls HandlerConfig.Key. After a panic, which would happen again at every attempt, the
+// message is refused with an error.
 func (h *Handler[TX]) readKey(in *incoming, msg *message.Message) (err error) {
 	if h.cfg.Key == nil {
 		return nil
@@ -93,7 +94,7 @@ func (h *Handler[TX]) readKey(in *incoming, msg *message.Message) (err error) {
 	return nil
 }
 
-// setID sets the dispatch ID and keeps the UUID with which the message came.
+// setID sets the dispatch ID and keeps the original UUID.
 func (in *incoming) setID(id uuid.UUID, foreign string) {
 	in.event.ID = id
 	in.metadata = maps.Clone(in.metadata)
@@ -109,8 +110,8 @@ func onlyForeign(err error) bool {
 	return ok && len(joined.Unwrap()) == 1 && errors.Is(err, transport.ErrNotDispatchID)
 }
 
-// refusedID derives a dispatch ID for a message without a valid one. It covers the whole message:
-// different messages are all kept, and a redelivered message is kept once.
+// refusedID derives a dispatch ID, for a message without a valid dispatch ID, from the whole
+// message: different messages are all kept, and a redelivered message is kept once.
 func refusedID(topic string, msg *message.Message) uuid.UUID {
 	h := sha256.New()
 	part := func(s string) { fmt.Fprintf(h, "%d:%s,", len(s), s) }
@@ -127,7 +128,7 @@ func refusedID(topic string, msg *message.Message) uuid.UUID {
 func (h *Handler[TX]) fromParked(m *inbox.Parked) *incoming {
 	msg := message.NewMessage(m.ID.String(), m.Payload)
 	msg.Metadata = m.Metadata
-	// The message was refused at its arrival if it cannot be read. An operator may redrive it.
+	// A message that cannot be read was refused at its arrival, but an operator may redrive it.
 	event, _ := transport.Parse(m.Topic, msg)
 	event.ID, event.Digest, event.Stamp = m.ID, m.Digest, m.Stamp
 	in := &incoming{event: event, order: m.Key, metadata: m.Metadata}
@@ -135,7 +136,7 @@ func (h *Handler[TX]) fromParked(m *inbox.Parked) *incoming {
 	return in
 }
 
-// message returns a copy, which the handler may change.
+// message returns a copy of the message, which the handler may change.
 func (in *incoming) message(ctx context.Context) *message.Message {
 	msg := message.NewMessageWithContext(ctx, in.event.ID.String(), slices.Clone(in.event.Payload))
 	maps.Copy(msg.Metadata, in.metadata)

@@ -8,7 +8,7 @@ import (
 )
 
 // outageDetector tells an outage of the database from a message that breaks its own transactions.
-// All messages of an inbox share one. The zero value is ready.
+// All messages of an inbox share a detector. The zero value is ready.
 type outageDetector struct {
 	mu        sync.Mutex
 	successes int64
@@ -24,10 +24,10 @@ type messageRef struct {
 	id       uuid.UUID
 }
 
-// blame counts the errors that a message has caused itself.
+// blame counts the errors that a message has caused.
 type blame struct {
 	count     int
-	successes int64 // of all messages, at the latest error of this one
+	successes int64 // of all messages, at the latest error of this message
 }
 
 // success notes that a transaction of ref was committed.
@@ -48,9 +48,9 @@ func (o *outageDetector) databaseError(ref messageRef) {
 	o.lastAt = time.Now()
 }
 
-// blame judges one more error of ref, and tells whether ref has caused enough errors for them to count
-// as a failed attempt. ref has caused an error if another message succeeded since the previous error
-// of ref, or if no other message failed lately. Otherwise an outage has caused it.
+// blame judges one more error of ref, and tells whether ref has caused enough errors to count as a
+// failed attempt. ref has caused an error if another message succeeded since the previous error of
+// ref, or if no other message failed lately. Otherwise an outage has caused the error.
 func (o *outageDetector) blame(ref messageRef) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -39,7 +39,8 @@ func (h *Handler[TX]) drain(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// due reads which parked messages are due. It is bounded, so that a dead connection is given up.
+// due reads the due messages and how long from now the next message is due. The deadline gives up a
+// dead connection.
 func (h *Handler[TX]) due(ctx context.Context, limit int) (seqs []int64, next time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, h.cfg.Timeout)
 	defer cancel()
@@ -51,8 +52,9 @@ func (h *Handler[TX]) due(ctx context.Context, limit int) (seqs []int64, next ti
 	return seqs, next, nil
 }
 
-// retryParked handles one parked message. It returns false if the message was not due any more, or
-// another process has locked it. An error is an error of the database: the message is as it was.
+// retryParked handles one parked message. It returns false if the message is no longer due, or
+// another process has locked the message. An error is an error of the database: the message is
+// unchanged.
 func (h *Handler[TX]) retryParked(ctx context.Context, seq int64) (bool, error) {
 	m := &parkedMessage[TX]{h: h, seq: seq, suspect: h.leftovers.has(seq)}
 	err := h.retryLoop(ctx, &m.progress, m, m.begin(ctx))
@@ -68,10 +70,10 @@ type parkedMessage[TX any] struct {
 
 	h         *Handler[TX]
 	seq       int64
-	message   *inbox.Parked // nil unless the latest attempt has locked it
-	suspect   bool          // an earlier process may have begun the message and died of it
-	uncounted int           // attempts that counted nothing
-	gone      bool          // the message was not due any more, or another process has locked it
+	message   *inbox.Parked // nil unless the latest attempt has locked the message
+	suspect   bool          // the message may have killed an earlier process
+	uncounted int           // attempts that did not count
+	gone      bool          // the message is no longer due, or another process has locked the message
 }
 
 func (m *parkedMessage[TX]) begin(ctx context.Context) attempt {
@@ -185,7 +187,7 @@ func (m *parkedMessage[TX]) retry(ctx context.Context, attempts int, retryIn tim
 	return m.h.inbox.store.RetryMessage(ctx, m.seq, attempts, retryIn, dead, field.Error(cause))
 }
 
-// parkedID returns the dispatch ID of a message, or uuid.Nil if the message is not retrying any more.
+// parkedID returns the dispatch ID of a message, or uuid.Nil if the message is no longer retrying.
 func (h *Handler[TX]) parkedID(ctx context.Context, seq int64) (uuid.UUID, error) {
 	ctx, cancel := context.WithTimeout(ctx, h.cfg.Timeout)
 	defer cancel()

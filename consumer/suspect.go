@@ -11,25 +11,26 @@ import (
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
-// startGap is how long another process may take from recording a start to locking the message.
-// Within this time no second start is recorded, or processes that start together would count each
+// startGap is how long a process may take from recording a start to locking the message. Within
+// startGap no second start is recorded. Otherwise processes that start together would count each
 // other's starts.
 const startGap = 5 * time.Second
 
-// atAnyTime is a gap longer than any recorded start is old.
+// atAnyTime is a gap longer than the age of any recorded start.
 const atAnyTime = 100 * 365 * 24 * time.Hour
 
-// slot is the place in which a suspect runs: a message that may have killed a process.
+// slot is the place of a running suspect, a message that may have killed a process.
 type slot[TX any] struct {
 	h      *Handler[TX]
 	weight int64
 	solo   bool // no other suspect of this inbox runs alone
-	// counts says that if the process dies, the message is to blame.
+	// counts tells that the message is to blame if the process dies.
 	counts bool
 }
 
 // acquireSlot waits for a slot, shared with other messages or exclusive. Exclusive suspects of all
-// handlers of the inbox take turns, or one that kills the process would incriminate the others.
+// handlers of the inbox take turns: a suspect that kills the process must not incriminate other
+// suspects.
 func (h *Handler[TX]) acquireSlot(ctx context.Context, weight int64) (s slot[TX], err error) {
 	s = slot[TX]{h: h, counts: true}
 	if weight == exclusive {
@@ -52,7 +53,8 @@ func (s *slot[TX]) release() {
 	}
 }
 
-// takeTurn waits for the turn, for most at the longest, and tells whether the turn was taken.
+// takeTurn waits for the turn, for most at the longest, and tells whether the turn was taken. An
+// error says that ctx ended.
 func (i *Inbox[TX]) takeTurn(ctx context.Context, most time.Duration) (bool, error) {
 	timer := time.NewTimer(most)
 	defer timer.Stop()
@@ -66,10 +68,10 @@ func (i *Inbox[TX]) takeTurn(ctx context.Context, most time.Duration) (bool, err
 	}
 }
 
-// runSuspect runs a suspect. It waits for a slot, records the start and calls run with the number of
-// recorded starts. The first start is shared, each later one exclusive. If the handler returns, or
-// is not begun, the start is removed before the slot is released: a message must not be blamed for
-// what other messages do later.
+// runSuspect waits for a slot, records the start and calls run with the number of recorded starts.
+// In a slot that does not count, no start is recorded and the number is 0. The first start is
+// shared, each later start exclusive. If the handler returns, or is not begun, the start is removed
+// before the slot is released: the message must not be blamed for later deaths of the process.
 func (h *Handler[TX]) runSuspect(ctx context.Context, id uuid.UUID, within time.Duration, run func(starts int) attempt) attempt {
 	a, first := h.runSuspectIn(ctx, shared, id, atAnyTime, run)
 	if !first && !a.notBegun && a.err == nil {
@@ -78,8 +80,8 @@ func (h *Handler[TX]) runSuspect(ctx context.Context, id uuid.UUID, within time.
 	return a
 }
 
-// runSuspectIn runs a suspect in a slot of that weight. began is false if another start was recorded
-// within that time, or the start could not be recorded.
+// runSuspectIn runs a suspect in a slot of the given weight. began is false if run was not called:
+// ctx ended, the start could not be recorded, or an earlier start is younger than within.
 func (h *Handler[TX]) runSuspectIn(ctx context.Context, weight int64, id uuid.UUID, within time.Duration, run func(starts int) attempt) (a attempt, began bool) {
 	s, err := h.acquireSlot(ctx, weight)
 	if err != nil {
@@ -103,8 +105,8 @@ func (h *Handler[TX]) runSuspectIn(ctx context.Context, weight int64, id uuid.UU
 	return a, true
 }
 
-// start records a start of each message and returns the number of recorded starts of each. The
-// number is 0, and no start is recorded, if another one was recorded within that time.
+// start records a start of each message and returns the numbers of recorded starts. For a message
+// with a start younger than within, no start is recorded and the number is 0.
 func (h *Handler[TX]) start(ctx context.Context, within time.Duration, ids ...uuid.UUID) ([]int, error) {
 	ctx, cancel := h.operation(ctx)
 	defer cancel()
@@ -123,7 +125,7 @@ func (h *Handler[TX]) start(ctx context.Context, within time.Duration, ids ...uu
 	return starts, nil
 }
 
-// unstart removes one recorded start of each message. If the removal fails, the message is dead one
+// unstart removes a recorded start of each message. If the removal fails, the message is dead one
 // start earlier.
 func (h *Handler[TX]) unstart(ctx context.Context, ids ...uuid.UUID) {
 	if len(ids) == 0 {
@@ -135,8 +137,8 @@ func (h *Handler[TX]) unstart(ctx context.Context, ids ...uuid.UUID) {
 }
 
 // tooManyStarts returns an error if the handler of a message was begun too often without returning.
-// The caller has locked the message, so no other process is running it. The first recorded start was
-// shared and does not count.
+// The caller has locked the message, so no other process is running the handler. The first recorded
+// start was shared and does not count.
 func (h *Handler[TX]) tooManyStarts(starts int) error {
 	if starts <= h.cfg.MaxSoloStarts+1 {
 		return nil
@@ -144,15 +146,15 @@ func (h *Handler[TX]) tooManyStarts(starts int) error {
 	return fmt.Errorf("begun %d times: %w", starts-1, ErrNeverCameBack)
 }
 
-// leftovers are the parked messages that were due when this process began. One of them may have
-// killed an earlier process.
+// leftovers are the parked messages that were due when Run began. A leftover may have killed an
+// earlier process.
 type leftovers struct {
 	mu    sync.Mutex
 	seqs  map[int64]struct{}
 	known bool // seqs is complete
 }
 
-// update takes note of messages that are due. all says that no further message is due.
+// update takes the messages that are due now. all tells that no further message is due.
 func (l *leftovers) update(seqs []int64, all bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -13,16 +13,16 @@ import (
 	"go.uber.org/goleak"
 )
 
-// The environment of a child process: where it kills itself, and on which database.
+// The environment of a child process: the point of its death, and its database.
 const (
 	envPoint    = "BOXPAIR_TEST_KILL_AT"
 	envDatabase = "BOXPAIR_TEST_DATABASE"
 )
 
-// Main runs the tests of a package, and looks for goroutines that they leave behind.
+// Main runs the tests of a package, and fails if goroutines are left behind.
 func Main(m *testing.M) {
 	if os.Getenv(envPoint) != "" {
-		os.Exit(m.Run()) // of a test that dies
+		os.Exit(m.Run()) // a child process, which will be killed
 	}
 	goleak.VerifyTestMain(m)
 }
@@ -39,8 +39,8 @@ func Kill() {
 	select {}
 }
 
-// AsChild runs what dies at a point on the database that the parent has named. In the parent it
-// does nothing.
+// AsChild runs, in a child process, the function for the database that the parent has named. In the
+// parent AsChild does nothing.
 func AsChild(t *testing.T, pg func(*testing.T, *Database[pgx.Tx], string), lite func(*testing.T, *Database[*sql.Tx], string)) {
 	t.Helper()
 	switch point, where := os.Getenv(envPoint), os.Getenv(envDatabase); {

@@ -21,7 +21,7 @@ import (
 	"github.com/boxpair/boxpair/store/sqlite"
 )
 
-// Database is a real one, with a table of effects.
+// Database is a real database with a table of effects.
 type Database[TX any] struct {
 	Store  inbox.Store[TX]
 	Outbox *producer.Outbox[TX]
@@ -33,7 +33,7 @@ type Database[TX any] struct {
 	Snapshots bool
 }
 
-// Levels are the isolation levels that differ.
+// Levels returns the isolation levels that differ.
 func (d *Database[TX]) Levels() []inbox.Isolation {
 	if d.Snapshots {
 		return []inbox.Isolation{inbox.ReadCommitted, inbox.RepeatableRead, inbox.Serializable}
@@ -58,7 +58,7 @@ func (d *Database[TX]) WantEffects(t *testing.T, n int) {
 	}
 }
 
-// OpenPostgres opens a database that [NewPostgres] has made.
+// OpenPostgres opens a database made by [NewPostgres].
 func OpenPostgres(t *testing.T, url string) *Database[pgx.Tx] {
 	t.Helper()
 	pool, err := pgxpool.New(t.Context(), url)
@@ -90,7 +90,7 @@ func OpenPostgres(t *testing.T, url string) *Database[pgx.Tx] {
 	}
 }
 
-// NewPostgres returns a database of this test's own, and its URL.
+// NewPostgres returns a database for this test alone, and its URL.
 func NewPostgres(t *testing.T) (*Database[pgx.Tx], string) {
 	t.Helper()
 	url := testenv.Postgres(t)
@@ -108,7 +108,7 @@ func NewPostgres(t *testing.T) (*Database[pgx.Tx], string) {
 	return OpenPostgres(t, url), url
 }
 
-// OpenSQLite opens a database that [NewSQLite] has made.
+// OpenSQLite opens a database made by [NewSQLite].
 func OpenSQLite(t *testing.T, path string) *Database[*sql.Tx] {
 	t.Helper()
 	db, err := sqlite.Open(path)
@@ -140,7 +140,7 @@ func OpenSQLite(t *testing.T, path string) *Database[*sql.Tx] {
 	}
 }
 
-// NewSQLite returns a database in a file of this test's own, and the file.
+// NewSQLite returns a database in a file for this test alone, and the path of the file.
 func NewSQLite(t *testing.T) (*Database[*sql.Tx], string) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "stock.db")
@@ -173,7 +173,7 @@ func OnEach(t *testing.T, pg func(*testing.T, *Database[pgx.Tx]), lite func(*tes
 	})
 }
 
-// Table returns the name of a table of the library's.
+// Table returns the name of a library table in the database.
 func (d *Database[TX]) Table(name string) string {
 	if d.Snapshots {
 		return "boxpair." + name
@@ -181,7 +181,7 @@ func (d *Database[TX]) Table(name string) string {
 	return "boxpair_" + name
 }
 
-// Execute runs a statement in a transaction of its own.
+// Execute runs a statement in a separate transaction.
 func (d *Database[TX]) Execute(tb testing.TB, statement string) error {
 	tb.Helper()
 	id, err := d.Store.Register(tb.Context(), "setup", time.Hour)

@@ -51,7 +51,7 @@ func Again(m *message.Message) *message.Message {
 	return m
 }
 
-// LogBuffer is a log that may be written and read at once.
+// LogBuffer is a log for concurrent writing and reading.
 type LogBuffer struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -86,7 +86,7 @@ func WaitFor(t *testing.T, cond func() bool) {
 	}
 }
 
-// RunOnce has an inbox do all that is due.
+// RunOnce makes an inbox do all due work.
 func RunOnce(t *testing.T, inbox interface{ RunOnce(context.Context) error }) {
 	t.Helper()
 	if err := inbox.RunOnce(t.Context()); err != nil {

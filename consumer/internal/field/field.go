@@ -63,7 +63,7 @@ func (p *Problems) Number(field string, n *int, def int) {
 	}
 }
 
-// Key returns a key as a store can keep and index it: the key itself, or a hash of a key that is too
+// Key returns a key that a store can keep and index: the key itself, or a hash of a key that is too
 // long or no text.
 func Key(key string) string {
 	if text.Clean(key, MaxKey) == key {
