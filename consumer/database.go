@@ -92,16 +92,16 @@ func (i *Inbox[TX]) checkIdentity(ctx context.Context, within time.Duration) err
 	i.log.ErrorContext(ctx, "database is another one than before, as after a fail-over, a restore or a crash: "+
 		"what was remembered in memory is forgotten", "before", before, "now", name)
 	for _, h := range i.all() {
-		h.invalidate()
+		h.registry.invalidate()
 	}
 	return errAnotherDatabase
 }
 
 // invalidate drops the handler's cached state of the database: the consumer's number and the
 // window.
-func (h *Handler[TX]) invalidate() {
-	h.stale.Store(true)
-	if h.window != nil {
-		h.window.Forget()
+func (rg *registry[TX]) invalidate() {
+	rg.stale.Store(true)
+	if rg.window != nil {
+		rg.window.Forget()
 	}
 }

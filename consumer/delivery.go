@@ -55,10 +55,10 @@ type freshMessage[TX any] struct {
 }
 
 func (m freshMessage[TX]) begin(ctx context.Context) attempt {
-	if err := m.h.ensureRegistered(ctx, &m.d.progress); err != nil {
+	if err := m.h.registry.ensure(ctx, &m.d.progress); err != nil {
 		return attempt{err: err, notBegun: true}
 	}
-	m.d.term = m.h.term()
+	m.d.term = m.h.registry.term()
 	return m.h.begin(ctx, m.d)
 }
 
@@ -88,7 +88,7 @@ func (m freshMessage[TX]) failed(ctx context.Context, a attempt, step nextStep) 
 // begin makes one attempt.
 func (h *Handler[TX]) begin(ctx context.Context, d *delivery) attempt {
 	if d.suspect {
-		a := h.runSuspect(ctx, d.in.event.ID, 0, func(starts int) attempt { return h.apply(ctx, d.in, false, starts) })
+		a := h.suspects.run(ctx, d.in.event.ID, 0, func(starts int) attempt { return h.apply(ctx, d.in, false, starts) })
 		d.suspect = !a.ran && a.err != nil // unless the handler has returned
 		return a
 	}
@@ -105,7 +105,7 @@ func (h *Handler[TX]) apply(ctx context.Context, in *incoming, optimistic bool, 
 		c := h.claim(in)
 		c.Optimistic, c.Started = optimistic, starts > 0
 		return h.inbox.store.Apply(ctx, c, func(ctx context.Context, tx TX) error {
-			if err := h.tooManyStarts(starts); err != nil {
+			if err := h.suspects.tooManyStarts(starts); err != nil {
 				return err
 			}
 			return fn(ctx, tx, in)
@@ -125,7 +125,7 @@ func (h *Handler[TX]) claim(in *incoming) inbox.Claim {
 // bounds returns a claim without a message: the consumer, and the bounds of its transactions.
 func (h *Handler[TX]) bounds() inbox.Claim {
 	return inbox.Claim{
-		Consumer: h.consumer(), Isolation: h.cfg.Isolation,
+		Consumer: h.registry.consumer(), Isolation: h.cfg.Isolation,
 		IdleTimeout: h.cfg.Timeout + idleGrace, LockTimeout: h.cfg.LockTimeout,
 	}
 }
@@ -139,7 +139,7 @@ func (h *Handler[TX]) settle(ctx context.Context, d *delivery, a attempt) error 
 			return err
 		}
 		h.applied(d.ref, a.wrote)
-		h.remember(d.term, id, digest)
+		h.registry.remember(d.term, id, digest)
 	case inbox.Duplicate:
 		if d.txEnded {
 			return h.parkEndedTx(ctx, d)
@@ -152,12 +152,12 @@ func (h *Handler[TX]) settle(ctx context.Context, d *delivery, a attempt) error 
 		}
 		// Without a digest in the window, an altered copy would pass for a duplicate.
 		if !digest.IsZero() {
-			h.remember(d.term, id, digest)
+			h.registry.remember(d.term, id, digest)
 		}
 	case inbox.Followed:
 		h.inbox.outages.success(d.ref)
 		h.counts.followed.Add(1)
-		h.remember(d.term, id, digest)
+		h.registry.remember(d.term, id, digest)
 		h.inbox.reportNotRunning(ctx)
 	case inbox.Altered:
 		h.log.ErrorContext(ctx, "dispatch ID was claimed with other content: message set aside", h.attrs(d.in)...)
@@ -202,7 +202,7 @@ func (h *Handler[TX]) fail(ctx context.Context, d *delivery, a attempt, step nex
 func (h *Handler[TX]) count(ctx context.Context, in *incoming, cause error) (int, error) {
 	ctx, cancel := h.operation(ctx)
 	defer cancel()
-	attempts, err := h.inbox.store.Failed(ctx, h.consumer(), in.event.ID, field.Error(cause))
+	attempts, err := h.inbox.store.Failed(ctx, h.registry.consumer(), in.event.ID, field.Error(cause))
 	if err != nil {
 		return 0, fmt.Errorf("count the attempt: %w", err)
 	}
@@ -212,7 +212,7 @@ func (h *Handler[TX]) count(ctx context.Context, in *incoming, cause error) (int
 
 // refuse parks a message that must not be handled.
 func (h *Handler[TX]) refuse(ctx context.Context, d *delivery, why error) error {
-	d.term = h.term()
+	d.term = h.registry.term()
 	h.counts.refused.Add(1)
 	h.log.ErrorContext(ctx, "message cannot be handled", h.attrs(d.in, "error", why)...)
 	return h.park(ctx, d, inbox.Parking{State: inbox.Dead, LastError: field.Error(why)})
@@ -221,7 +221,7 @@ func (h *Handler[TX]) refuse(ctx context.Context, d *delivery, why error) error 
 // park keeps the message in the database, ready to be acknowledged. After an error the message may
 // not be kept.
 func (h *Handler[TX]) park(ctx context.Context, d *delivery, p inbox.Parking) error {
-	p.Consumer, p.Message = h.consumer(), d.in.toStore()
+	p.Consumer, p.Message = h.registry.consumer(), d.in.toStore()
 	p.Ordered = h.cfg.Ordered && p.Message.Key != ""
 	unsure := false // an earlier try may have been committed
 	for {
@@ -265,7 +265,7 @@ func (h *Handler[TX]) parkOnce(ctx context.Context, p inbox.Parking) (inbox.Verd
 func (h *Handler[TX]) parked(ctx context.Context, d *delivery, p inbox.Parking, duplicate bool) {
 	claimed := p.State == inbox.Retrying || p.State == inbox.Dead
 	if claimed && (!duplicate || !d.in.event.Digest.IsZero()) {
-		h.remember(d.term, d.in.event.ID, d.in.event.Digest)
+		h.registry.remember(d.term, d.in.event.ID, d.in.event.Digest)
 	}
 	if duplicate {
 		h.counts.table.Add(1)
@@ -275,7 +275,7 @@ func (h *Handler[TX]) parked(ctx context.Context, d *delivery, p inbox.Parking, 
 	if p.State == inbox.Retrying {
 		h.log.WarnContext(ctx, "message parked", h.attrs(d.in, "attempts", p.Attempts, "retry_in", p.RetryIn)...)
 		h.inbox.reportNotRunning(ctx)
-		signal(h.wake)
+		signal(h.retries.wake)
 	}
 	if p.State == inbox.Dead {
 		h.log.ErrorContext(ctx, "message is dead", h.attrs(d.in, "attempts", p.Attempts)...)

@@ -57,14 +57,14 @@ func (e *Host[TX]) Logger() *slog.Logger { return e.h.log }
 // Register registers the consumer with the store, if need be, and returns the consumer's number in
 // the store.
 func (e *Host[TX]) Register(ctx context.Context) (consumer int, err error) {
-	if err := e.h.register(ctx); err != nil {
+	if err := e.h.registry.register(ctx); err != nil {
 		return 0, err
 	}
-	return e.h.consumer(), nil
+	return e.h.registry.consumer(), nil
 }
 
 // Consumer returns the consumer's number in the store. The consumer must be registered.
-func (e *Host[TX]) Consumer() int { return e.h.consumer() }
+func (e *Host[TX]) Consumer() int { return e.h.registry.consumer() }
 
 // Operation returns a context for a store call that must finish even if ctx ends. The context ends
 // after HandlerConfig.Timeout.
@@ -89,7 +89,7 @@ func (e *Host[TX]) StoreFailed(err error, failures int) time.Duration {
 }
 
 // FailureWait returns the wait after the given number of failures in a row.
-func (e *Host[TX]) FailureWait(failures int) time.Duration { return e.h.failureWait(failures) }
+func (e *Host[TX]) FailureWait(failures int) time.Duration { return e.h.retries.failureWait(failures) }
 
 // Backoff returns the wait after the given number of failures: shortest, quadrupled with each
 // failure, up to longest, and half of it at random.

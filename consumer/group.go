@@ -62,7 +62,7 @@ type groups[TX any] struct {
 // handle handles m in a group or alone.
 func (g *groups[TX]) handle(m *member) error {
 	h := g.h
-	if err := h.ensureRegistered(m.ctx, &m.d.progress); err != nil {
+	if err := h.registry.ensure(m.ctx, &m.d.progress); err != nil {
 		return err
 	}
 	g.join(m)

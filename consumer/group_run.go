@@ -36,7 +36,7 @@ func (g *groups[TX]) attempt(members []*member, again bool) {
 		return
 	}
 	began := time.Now()
-	term := h.term()
+	term := h.registry.term()
 	members, o := g.applyTogether(members)
 	if len(members) == 0 {
 		return
@@ -81,7 +81,7 @@ func (g *groups[TX]) applyTogether(members []*member) ([]*member, groupResult) {
 		m.started = false
 		m.d.suspect = m.d.suspect && o.err != nil && !o.ran[i] // unless its handler has returned
 	}
-	h.unstart(context.Background(), back...)
+	h.suspects.unstart(context.Background(), back...)
 	return members, o
 }
 
@@ -99,7 +99,7 @@ func (g *groups[TX]) start(members []*member) (rest []*member) {
 	if len(suspects) == 0 {
 		return members
 	}
-	starts, err := h.start(context.Background(), atAnyTime, suspects...)
+	starts, err := h.suspects.start(context.Background(), atAnyTime, suspects...)
 	if err != nil {
 		h.invalidateAfter(err)
 		h.log.WarnContext(members[0].ctx, "starts of a group could not be recorded: its redelivered messages are handled on their own",
@@ -124,7 +124,7 @@ func (g *groups[TX]) start(members []*member) (rest []*member) {
 			back = append(back, m.d.in.event.ID)
 		}
 	}
-	h.unstart(context.Background(), back...) // before the leaving members record new starts
+	h.suspects.unstart(context.Background(), back...) // before the leaving members record new starts
 	dismiss(leaving)
 	return rest
 }
@@ -132,7 +132,7 @@ func (g *groups[TX]) start(members []*member) (rest []*member) {
 // single makes the first attempt of the only member of a group. A failure counts as an attempt.
 func (g *groups[TX]) single(m *member) {
 	h := g.h
-	m.d.term = h.term()
+	m.d.term = h.registry.term()
 	a := h.begin(m.ctx, m.d)
 	m.dismissed = a.err != nil // further attempts are made alone
 	m.instructions <- instruction{made: &a}

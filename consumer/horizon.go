@@ -42,7 +42,7 @@ func (r *logLimiter) allow(now time.Time) bool {
 func (i *Inbox[TX]) Check(ctx context.Context) error {
 	var errs []error
 	for _, h := range i.all() {
-		if err := h.register(ctx); err != nil {
+		if err := h.registry.register(ctx); err != nil {
 			errs = append(errs, fmt.Errorf("consumer %s: %w", h.name, err))
 		}
 	}
@@ -50,11 +50,11 @@ func (i *Inbox[TX]) Check(ctx context.Context) error {
 }
 
 // checkWindow compares the horizon in the database with the window.
-func (h *Handler[TX]) checkWindow(ctx context.Context, r inbox.Registration) error {
-	cfg := &h.inbox.cfg
-	h.horizon.mu.Lock()
-	h.horizon.longest, h.horizon.until = r.Horizon, r.HorizonUntil
-	h.horizon.mu.Unlock()
+func (rg *registry[TX]) checkWindow(ctx context.Context, r inbox.Registration) error {
+	cfg := &rg.inbox.cfg
+	rg.horizon.mu.Lock()
+	rg.horizon.longest, rg.horizon.until = r.Horizon, r.HorizonUntil
+	rg.horizon.mu.Unlock()
 	if r.Horizon <= cfg.Window {
 		return nil
 	}
@@ -62,55 +62,55 @@ func (h *Handler[TX]) checkWindow(ctx context.Context, r inbox.Registration) err
 		return fmt.Errorf("window of %v, events may be sent again for %v, until %s: %w",
 			cfg.Window, r.Horizon, r.HorizonUntil.Format(time.RFC3339), ErrShortWindow)
 	}
-	h.reportShortWindow(ctx, r.Horizon)
+	rg.reportShortWindow(ctx, r.Horizon)
 	return nil
 }
 
-func (h *Handler[TX]) reportShortWindow(ctx context.Context, longest time.Duration) {
-	h.horizon.mu.Lock()
-	longer := longest > h.horizon.reported
-	h.horizon.reported = max(h.horizon.reported, longest)
-	h.horizon.mu.Unlock()
+func (rg *registry[TX]) reportShortWindow(ctx context.Context, longest time.Duration) {
+	rg.horizon.mu.Lock()
+	longer := longest > rg.horizon.reported
+	rg.horizon.reported = max(rg.horizon.reported, longest)
+	rg.horizon.mu.Unlock()
 	if longer {
-		h.log.ErrorContext(ctx, "window is shorter than a producer may send events again: late copies will be set aside as too old",
-			"window", h.inbox.cfg.Window, "horizon", longest)
+		rg.log.ErrorContext(ctx, "window is shorter than a producer may send events again: late copies will be set aside as too old",
+			"window", rg.inbox.cfg.Window, "horizon", longest)
 	}
 }
 
 // checkStamp records the stamp and the horizon of a message. The message is handled in any case:
 // the claim decides whether the message is too old.
-func (h *Handler[TX]) checkStamp(ctx context.Context, in *incoming) {
+func (rg *registry[TX]) checkStamp(ctx context.Context, in *incoming) {
 	stamp, until := in.event.Stamp, in.event.ResendUntil
 	if stamp.IsZero() {
-		h.counts.unstamped.Add(1)
+		rg.counts.unstamped.Add(1)
 		return
 	}
 	now := time.Now()
 	if stamp.Sub(now) > aheadTolerance {
-		h.counts.ahead.Add(1)
-		if h.aheadLog.allow(now) {
-			h.log.WarnContext(ctx, "message is stamped in the future: is a clock wrong?", h.attrs(in, "stamp", stamp)...)
+		rg.counts.ahead.Add(1)
+		if rg.aheadLog.allow(now) {
+			rg.log.WarnContext(ctx, "message is stamped in the future: is a clock wrong?", rg.attrs(in, "stamp", stamp)...)
 		}
 	}
 	if until.After(stamp) {
-		h.checkHorizon(ctx, until.Sub(stamp), until, now)
+		rg.checkHorizon(ctx, until.Sub(stamp), until, now)
 	}
 }
 
 // checkHorizon stores the horizon, and reports a horizon beyond the window. A stored horizon beyond
 // the window keeps the service from starting, and every sender can claim a long horizon. So without
 // signatures the window is stored instead.
-func (h *Handler[TX]) checkHorizon(ctx context.Context, claimed time.Duration, until, now time.Time) {
-	cfg := &h.inbox.cfg
+func (rg *registry[TX]) checkHorizon(ctx context.Context, claimed time.Duration, until, now time.Time) {
+	cfg := &rg.inbox.cfg
 	longest := min(claimed, cfg.MaxHorizon)
 	if longest > cfg.Window {
-		h.counts.short.Add(1)
-		h.reportShortWindow(ctx, longest)
+		rg.counts.short.Add(1)
+		rg.reportShortWindow(ctx, longest)
 		if cfg.Verifier == nil {
 			longest = cfg.Window
 		}
 	}
-	h.storeHorizon(ctx, longest, earlier(until, now.Add(longest)))
+	rg.storeHorizon(ctx, longest, earlier(until, now.Add(longest)))
 }
 
 func earlier(a, b time.Time) time.Time {
@@ -123,8 +123,8 @@ func earlier(a, b time.Time) time.Time {
 // storeHorizon stores the longest horizon in the database: a longer horizon at once, and an equal
 // horizon when its end has moved by horizonStep. Any horizon replaces a horizon that is over. After
 // an error, the next message tries again.
-func (h *Handler[TX]) storeHorizon(ctx context.Context, longest time.Duration, until time.Time) {
-	k := &h.horizon
+func (rg *registry[TX]) storeHorizon(ctx context.Context, longest time.Duration, until time.Time) {
+	k := &rg.horizon
 	k.mu.Lock()
 	over := !k.until.IsZero() && k.until.Before(time.Now())
 	longer := longest > k.longest || over || longest == k.longest && until.Sub(k.until) > horizonStep
@@ -134,31 +134,31 @@ func (h *Handler[TX]) storeHorizon(ctx context.Context, longest time.Duration, u
 	}
 	k.noting = true
 	k.mu.Unlock()
-	ctx, cancel := h.operation(ctx)
+	ctx, cancel := rg.operation(ctx)
 	defer cancel()
-	err := h.inbox.store.NoteHorizon(ctx, h.consumer(), longest, until)
+	err := rg.inbox.store.NoteHorizon(ctx, rg.consumer(), longest, until)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.noting = false
 	if err != nil {
-		h.log.DebugContext(ctx, "horizon not noted, the next message tries again", "error", err)
+		rg.log.DebugContext(ctx, "horizon not noted, the next message tries again", "error", err)
 		return
 	}
 	k.longest, k.until = longest, until
 }
 
-// awaitRegistered waits until the handler is registered, and returns an error if the handler is
-// refused. Other errors are logged by runParked and runForget, which meet them too.
-func (h *Handler[TX]) awaitRegistered(ctx context.Context) error {
+// await waits until the handler is registered, and returns an error if the handler is
+// refused. Other errors are logged by retries.run and forgetter.run, which meet them too.
+func (rg *registry[TX]) await(ctx context.Context) error {
 	for failures := 0; ; failures++ {
-		err := h.register(ctx)
+		err := rg.register(ctx)
 		if err == nil || ctx.Err() != nil {
 			return nil
 		}
 		if errors.Is(err, ErrShortWindow) {
-			return fmt.Errorf("consumer %s: %w", h.name, err)
+			return fmt.Errorf("consumer %s: %w", rg.name, err)
 		}
-		if pace.Sleep(ctx, h.failureWait(failures)) != nil {
+		if pace.Sleep(ctx, rg.retries.failureWait(failures)) != nil {
 			return nil
 		}
 	}

@@ -133,17 +133,20 @@ func (i *Inbox[TX]) newHandler(name string, fn HandlerFunc[TX], cfg HandlerConfi
 	h := &Handler[TX]{
 		inbox: i, name: full, fn: fn, cfg: cfg,
 		log:  i.log.With("consumer", full),
-		wake: make(chan struct{}, 1), registering: make(chan struct{}, 1), gate: newGate(),
+		gate: newGate(),
 	}
+	h.registry.Handler, h.registry.registering = h, make(chan struct{}, 1)
+	h.retries.Handler, h.retries.wake = h, make(chan struct{}, 1)
+	h.suspects.Handler, h.forgetter.Handler = h, h
 	if cfg.GroupSize > 1 {
 		h.groups = &groups[TX]{h: h, limit: cfg.GroupSize}
 	}
 	if i.cfg.CacheSize > 0 {
-		if h.window, err = dedupe.New(i.cfg.CacheSize); err != nil {
+		if h.registry.window, err = dedupe.New(i.cfg.CacheSize); err != nil {
 			return nil, err
 		}
 	}
-	h.returned, err = dedupe.New(returnedSize)
+	h.suspects.returned, err = dedupe.New(returnedSize)
 	return h, err
 }
 

@@ -78,7 +78,7 @@ func (i *Inbox[TX]) Discard(ctx context.Context, f inbox.Filter, reason string) 
 // parked messages by SQL. Wake does not block.
 func (i *Inbox[TX]) Wake() {
 	for _, h := range i.all() {
-		signal(h.wake)
+		signal(h.retries.wake)
 		if h.extension != nil {
 			h.extension.Wake()
 		}

@@ -11,14 +11,21 @@ import (
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
+// retries handles the parked messages of a handler when they are due.
+type retries[TX any] struct {
+	*Handler[TX]
+
+	wake chan struct{} // parked messages may be due
+}
+
 // drain handles all parked messages that are due, or become due meanwhile, each at most once.
-func (h *Handler[TX]) drain(ctx context.Context) error {
-	if err := h.register(ctx); err != nil {
+func (rt *retries[TX]) drain(ctx context.Context) error {
+	if err := rt.registry.register(ctx); err != nil {
 		return err
 	}
 	tried := make(map[int64]struct{})
 	for ctx.Err() == nil {
-		seqs, _, err := h.due(ctx, len(tried)+dueBatch)
+		seqs, _, err := rt.due(ctx, len(tried)+dueBatch)
 		if err != nil {
 			return err
 		}
@@ -28,7 +35,7 @@ func (h *Handler[TX]) drain(ctx context.Context) error {
 				continue
 			}
 			tried[seq] = struct{}{}
-			if _, err := h.retryParked(ctx, seq); err != nil {
+			if _, err := rt.retry(ctx, seq); err != nil {
 				return err
 			}
 		}
@@ -41,25 +48,25 @@ func (h *Handler[TX]) drain(ctx context.Context) error {
 
 // due reads the due messages and how long from now the next message is due. The deadline gives up a
 // dead connection.
-func (h *Handler[TX]) due(ctx context.Context, limit int) (seqs []int64, next time.Duration, err error) {
-	ctx, cancel := context.WithTimeout(ctx, h.cfg.Timeout)
+func (rt *retries[TX]) due(ctx context.Context, limit int) (seqs []int64, next time.Duration, err error) {
+	ctx, cancel := context.WithTimeout(ctx, rt.cfg.Timeout)
 	defer cancel()
-	seqs, next, err = h.inbox.store.DueMessages(ctx, h.consumer(), limit)
+	seqs, next, err = rt.inbox.store.DueMessages(ctx, rt.registry.consumer(), limit)
 	if err != nil {
 		return nil, 0, fmt.Errorf("read due messages: %w", err)
 	}
-	h.leftovers.update(seqs, len(seqs) < limit)
+	rt.suspects.leftovers.update(seqs, len(seqs) < limit)
 	return seqs, next, nil
 }
 
-// retryParked handles one parked message. It returns false if the message is no longer due, or
+// retry handles one parked message. It returns false if the message is no longer due, or
 // another process has locked the message. An error is an error of the database: the message is
 // unchanged.
-func (h *Handler[TX]) retryParked(ctx context.Context, seq int64) (bool, error) {
-	m := &parkedMessage[TX]{h: h, seq: seq, suspect: h.leftovers.has(seq)}
-	err := h.retryLoop(ctx, &m.progress, m, m.begin(ctx))
+func (rt *retries[TX]) retry(ctx context.Context, seq int64) (bool, error) {
+	m := &parkedMessage[TX]{h: rt.Handler, seq: seq, suspect: rt.suspects.leftovers.has(seq)}
+	err := rt.retryLoop(ctx, &m.progress, m, m.begin(ctx))
 	if err == nil && !m.gone {
-		h.leftovers.remove(seq)
+		rt.suspects.leftovers.remove(seq)
 	}
 	return !m.gone, err
 }
@@ -83,14 +90,14 @@ func (m *parkedMessage[TX]) begin(ctx context.Context) attempt {
 		return h.runShared(ctx, func() attempt { return m.apply(ctx, 0) })
 	}
 	m.suspect = false // unless the process dies now
-	id, err := h.parkedID(ctx, m.seq)
+	id, err := h.retries.parkedID(ctx, m.seq)
 	switch {
 	case err != nil:
 		return attempt{err: err}
 	case id == uuid.Nil:
 		return attempt{verdict: inbox.Duplicate}
 	}
-	return h.runSuspect(ctx, id, startGap, func(starts int) attempt { return m.apply(ctx, starts) })
+	return h.suspects.run(ctx, id, startGap, func(starts int) attempt { return m.apply(ctx, starts) })
 }
 
 func (m *parkedMessage[TX]) settle(_ context.Context, a attempt) error {
@@ -127,7 +134,7 @@ func (m *parkedMessage[TX]) apply(ctx context.Context, starts int) attempt {
 	return h.try(ctx, false, func(ctx context.Context, fn claimedFunc[TX]) (inbox.Verdict, error) {
 		done, err := h.inbox.store.ApplyParked(ctx, h.bounds(), m.seq, func(ctx context.Context, tx TX, p *inbox.Parked) error {
 			m.message, m.ref = p, messageRef{h.name, p.ID}
-			if err := h.tooManyStarts(starts); err != nil {
+			if err := h.suspects.tooManyStarts(starts); err != nil {
 				return err
 			}
 			if p.Unreadable != nil {
@@ -188,10 +195,10 @@ func (m *parkedMessage[TX]) retry(ctx context.Context, attempts int, retryIn tim
 }
 
 // parkedID returns the dispatch ID of a message, or uuid.Nil if the message is no longer retrying.
-func (h *Handler[TX]) parkedID(ctx context.Context, seq int64) (uuid.UUID, error) {
-	ctx, cancel := context.WithTimeout(ctx, h.cfg.Timeout)
+func (rt *retries[TX]) parkedID(ctx context.Context, seq int64) (uuid.UUID, error) {
+	ctx, cancel := context.WithTimeout(ctx, rt.cfg.Timeout)
 	defer cancel()
-	found, err := h.inbox.store.ListParkedMessages(ctx, inbox.Filter{Consumer: h.name, States: []inbox.State{inbox.Retrying}, After: seq - 1, Limit: 1})
+	found, err := rt.inbox.store.ListParkedMessages(ctx, inbox.Filter{Consumer: rt.name, States: []inbox.State{inbox.Retrying}, After: seq - 1, Limit: 1})
 	if err != nil {
 		return uuid.Nil, fmt.Errorf("read a parked message: %w", err)
 	}

@@ -7,10 +7,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/boxpair/boxpair/internal/fault"
 	"github.com/boxpair/boxpair/internal/pace"
 	"github.com/boxpair/boxpair/internal/schema"
-	"github.com/boxpair/boxpair/store/inbox"
 )
 
 // Run handles parked messages that are due, runs the extensions of handlers, and forgets old
@@ -49,12 +47,12 @@ func (i *Inbox[TX]) Run(ctx context.Context) error {
 			}
 			started[h] = struct{}{}
 			wg.Go(func() {
-				if err := h.awaitRegistered(ctx); err != nil {
+				if err := h.registry.await(ctx); err != nil {
 					refuse(err)
 				}
 			})
-			wg.Go(func() { h.runParked(ctx) })
-			wg.Go(func() { h.runForget(ctx) })
+			wg.Go(func() { h.retries.run(ctx) })
+			wg.Go(func() { h.forgetter.run(ctx) })
 			if h.extension != nil {
 				wg.Go(func() { h.extension.Run(ctx) })
 			}
@@ -77,8 +75,8 @@ func (i *Inbox[TX]) RunOnce(ctx context.Context) error {
 	i.runCalled.Store(true)
 	var errs []error
 	for _, h := range i.all() {
-		if h.isReady() {
-			if err := h.drain(ctx); err != nil {
+		if h.retries.isReady() {
+			if err := h.retries.drain(ctx); err != nil {
 				errs = append(errs, fmt.Errorf("consumer %s: %w", h.name, err))
 				continue
 			}
@@ -89,36 +87,36 @@ func (i *Inbox[TX]) RunOnce(ctx context.Context) error {
 				continue
 			}
 		}
-		if err := h.forget(ctx); err != nil {
+		if err := h.forgetter.once(ctx); err != nil {
 			errs = append(errs, fmt.Errorf("consumer %s: %w", h.name, err))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func (h *Handler[TX]) isReady() bool {
-	if h.cfg.Ready == nil {
+func (rt *retries[TX]) isReady() bool {
+	if rt.cfg.Ready == nil {
 		return true
 	}
 	select {
-	case <-h.cfg.Ready:
+	case <-rt.cfg.Ready:
 		return true
 	default:
 		return false
 	}
 }
 
-// runParked handles parked messages until ctx ends.
-func (h *Handler[TX]) runParked(ctx context.Context) {
-	if h.cfg.Ready != nil {
+// run handles parked messages until ctx ends.
+func (rt *retries[TX]) run(ctx context.Context) {
+	if rt.cfg.Ready != nil {
 		select {
-		case <-h.cfg.Ready:
+		case <-rt.cfg.Ready:
 		case <-ctx.Done():
 			return
 		}
 	}
 	p := parkedPool[TX]{
-		h:        h,
+		h:        rt.Handler,
 		inFlight: make(map[int64]struct{}),
 		skipped:  make(map[int64]time.Time),
 		done:     make(chan parkedResult),
@@ -156,7 +154,7 @@ func (p *parkedPool[TX]) run(ctx context.Context) {
 			return
 		case t := <-p.done:
 			p.finished(ctx, t)
-		case <-p.h.wake:
+		case <-p.h.retries.wake:
 		case <-timer.C:
 		}
 	}
@@ -179,10 +177,10 @@ func (p *parkedPool[TX]) fill(ctx context.Context) time.Duration {
 			delete(p.skipped, seq)
 		}
 	}
-	if err := p.h.register(ctx); err != nil {
+	if err := p.h.registry.register(ctx); err != nil {
 		return p.failed(ctx, err)
 	}
-	seqs, next, err := p.h.due(ctx, len(p.inFlight)+len(p.skipped)+room)
+	seqs, next, err := p.h.retries.due(ctx, len(p.inFlight)+len(p.skipped)+room)
 	if err != nil {
 		return p.failed(ctx, err)
 	}
@@ -195,7 +193,7 @@ func (p *parkedPool[TX]) fill(ctx context.Context) time.Duration {
 		room--
 		p.inFlight[seq] = struct{}{}
 		go func() {
-			found, err := p.h.retryParked(ctx, seq)
+			found, err := p.h.retries.retry(ctx, seq)
 			p.done <- parkedResult{seq: seq, found: found, err: err}
 		}()
 	}
@@ -224,7 +222,7 @@ func (p *parkedPool[TX]) failed(ctx context.Context, err error) time.Duration {
 	if ctx.Err() != nil {
 		return 0
 	}
-	wait := p.h.failureWait(p.failures)
+	wait := p.h.retries.failureWait(p.failures)
 	p.failures++
 	p.h.invalidateAfter(err)
 	p.notBefore = time.Now().Add(wait)
@@ -233,88 +231,6 @@ func (p *parkedPool[TX]) failed(ctx context.Context, err error) time.Duration {
 }
 
 // failureWait returns the wait after the given number of failures in a row.
-func (h *Handler[TX]) failureWait(failures int) time.Duration {
-	return h.inbox.jitter(min(doubled(dueFailureWait, failures), dueFailureWaitCeiling))
-}
-
-// runForget forgets at intervals until ctx ends.
-func (h *Handler[TX]) runForget(ctx context.Context) {
-	for {
-		if err := h.forget(ctx); err != nil && ctx.Err() == nil {
-			h.log.ErrorContext(ctx, "forgetting failed", "error", err)
-		}
-		if pace.Sleep(ctx, h.inbox.cfg.ForgetInterval) != nil {
-			return
-		}
-	}
-}
-
-// forget advances the time up to which dispatch IDs are forgotten. Then it removes the dispatch IDs
-// that were forgotten longer ago than a handler may take: every handler that may have read an
-// earlier time has ended.
-func (h *Handler[TX]) forget(ctx context.Context) error {
-	if err := h.register(ctx); err != nil {
-		return err
-	}
-	cfg := &h.inbox.cfg
-	until, err := h.inbox.store.AdvanceForgotten(ctx, h.consumer(), cfg.Window, cfg.MaxClockStep)
-	if errors.Is(err, inbox.ErrClockJump) && !until.IsZero() {
-		// The service may have stood still: the clock of this process tells.
-		passed := time.Since(until.Add(cfg.Window)) + aheadTolerance
-		_, err = h.inbox.store.AdvanceForgotten(ctx, h.consumer(), cfg.Window, max(passed, cfg.MaxClockStep))
-	}
-	if err != nil {
-		err = fmt.Errorf("advance what is forgotten: %w", err)
-		if !errors.Is(err, inbox.ErrClockJump) { // after a clock jump, older IDs can still be removed
-			return err
-		}
-	}
-	var after time.Time
-	ferr := h.inBatches(ctx, func(limit int) (int, error) {
-		f, err := h.inbox.store.Forget(ctx, h.consumer(), h.cfg.Timeout+forgetGrace, after, limit)
-		h.counts.forgotten.Add(int64(f.IDs))
-		after = f.Through
-		return f.IDs, err
-	})
-	if ferr != nil {
-		return errors.Join(err, fmt.Errorf("remove forgotten dispatch IDs: %w", ferr))
-	}
-	ferr = h.inBatches(ctx, func(limit int) (int, error) {
-		return h.inbox.store.ForgetDiscarded(ctx, h.consumer(), cfg.Window, limit)
-	})
-	if ferr != nil {
-		return errors.Join(err, fmt.Errorf("remove discarded messages: %w", ferr))
-	}
-	ferr = h.inBatches(ctx, func(limit int) (int, error) {
-		return h.inbox.store.ForgetHistory(ctx, h.consumer(), cfg.HistoryFor, limit)
-	})
-	if ferr != nil {
-		return errors.Join(err, fmt.Errorf("remove old attempts: %w", ferr))
-	}
-	if h.extension == nil {
-		return err
-	}
-	return errors.Join(err, h.inBatches(ctx, func(limit int) (int, error) {
-		return h.extension.Forget(ctx, cfg.Window, limit)
-	}))
-}
-
-// inBatches calls remove until a batch is not full. The size of batches adapts to their duration.
-// After each full batch follows a pause of the same length, for messages that are being handled.
-func (h *Handler[TX]) inBatches(ctx context.Context, remove func(limit int) (int, error)) error {
-	p := pace.New(forgetMost, forgetTime, forgetShare)
-	for {
-		if err := fault.Hit(ctx, fault.BeforeDelete); err != nil {
-			return err
-		}
-		begun := time.Now()
-		limit := p.Size()
-		n, err := remove(limit)
-		if err != nil || n < limit {
-			return err
-		}
-		if pace.Sleep(ctx, p.Took(time.Since(begun), true)) != nil {
-			return context.Cause(ctx)
-		}
-	}
+func (rt *retries[TX]) failureWait(failures int) time.Duration {
+	return rt.inbox.jitter(min(doubled(dueFailureWait, failures), dueFailureWaitCeiling))
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/boxpair/boxpair/dedupe"
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
@@ -28,17 +29,27 @@ type slot[TX any] struct {
 	counts bool
 }
 
+// suspects runs the suspects of a handler.
+type suspects[TX any] struct {
+	*Handler[TX]
+
+	// returned remembers messages that this process returned to the transport: redelivered by the
+	// transport, they are no suspects.
+	returned  *dedupe.Window
+	leftovers leftovers
+}
+
 // acquireSlot waits for a slot, shared with other messages or exclusive. Exclusive suspects of all
 // handlers of the inbox take turns: a suspect that kills the process must not incriminate other
 // suspects.
-func (h *Handler[TX]) acquireSlot(ctx context.Context, weight int64) (s slot[TX], err error) {
-	s = slot[TX]{h: h, counts: true}
+func (su *suspects[TX]) acquireSlot(ctx context.Context, weight int64) (s slot[TX], err error) {
+	s = slot[TX]{h: su.Handler, counts: true}
 	if weight == exclusive {
-		if s.solo, err = h.inbox.takeTurn(ctx, h.cfg.Timeout); err != nil {
+		if s.solo, err = su.inbox.takeTurn(ctx, su.cfg.Timeout); err != nil {
 			return s, err
 		}
 	}
-	if s.weight, err = h.gate.acquire(ctx, weight, h.cfg.Timeout); err != nil {
+	if s.weight, err = su.gate.acquire(ctx, weight, su.cfg.Timeout); err != nil {
 		s.release()
 		return s, err
 	}
@@ -68,22 +79,22 @@ func (i *Inbox[TX]) takeTurn(ctx context.Context, most time.Duration) (bool, err
 	}
 }
 
-// runSuspect waits for a slot, records the start and calls run with the number of recorded starts.
+// run waits for a slot, records the start and calls run with the number of recorded starts.
 // In a slot that does not count, no start is recorded and the number is 0. The first start is
 // shared, each later start exclusive. If the handler returns, or is not begun, the start is removed
 // before the slot is released: the message must not be blamed for later deaths of the process.
-func (h *Handler[TX]) runSuspect(ctx context.Context, id uuid.UUID, within time.Duration, run func(starts int) attempt) attempt {
-	a, first := h.runSuspectIn(ctx, shared, id, atAnyTime, run)
+func (su *suspects[TX]) run(ctx context.Context, id uuid.UUID, within time.Duration, run func(starts int) attempt) attempt {
+	a, first := su.runIn(ctx, shared, id, atAnyTime, run)
 	if !first && !a.notBegun && a.err == nil {
-		a, _ = h.runSuspectIn(ctx, exclusive, id, within, run)
+		a, _ = su.runIn(ctx, exclusive, id, within, run)
 	}
 	return a
 }
 
-// runSuspectIn runs a suspect in a slot of the given weight. began is false if run was not called:
+// runIn runs a suspect in a slot of the given weight. began is false if run was not called:
 // ctx ended, the start could not be recorded, or an earlier start is younger than within.
-func (h *Handler[TX]) runSuspectIn(ctx context.Context, weight int64, id uuid.UUID, within time.Duration, run func(starts int) attempt) (a attempt, began bool) {
-	s, err := h.acquireSlot(ctx, weight)
+func (su *suspects[TX]) runIn(ctx context.Context, weight int64, id uuid.UUID, within time.Duration, run func(starts int) attempt) (a attempt, began bool) {
+	s, err := su.acquireSlot(ctx, weight)
 	if err != nil {
 		return attempt{err: err, notBegun: true}, false
 	}
@@ -91,7 +102,7 @@ func (h *Handler[TX]) runSuspectIn(ctx context.Context, weight int64, id uuid.UU
 	if !s.counts {
 		return run(0), true
 	}
-	starts, err := h.start(ctx, within, id)
+	starts, err := su.start(ctx, within, id)
 	switch {
 	case err != nil:
 		return attempt{err: err}, false
@@ -100,17 +111,17 @@ func (h *Handler[TX]) runSuspectIn(ctx context.Context, weight int64, id uuid.UU
 	}
 	a = run(starts[0])
 	if a.err != nil || a.verdict != inbox.Applied {
-		h.unstart(ctx, id)
+		su.unstart(ctx, id)
 	}
 	return a, true
 }
 
 // start records a start of each message and returns the numbers of recorded starts. For a message
 // with a start younger than within, no start is recorded and the number is 0.
-func (h *Handler[TX]) start(ctx context.Context, within time.Duration, ids ...uuid.UUID) ([]int, error) {
-	ctx, cancel := h.operation(ctx)
+func (su *suspects[TX]) start(ctx context.Context, within time.Duration, ids ...uuid.UUID) ([]int, error) {
+	ctx, cancel := su.operation(ctx)
 	defer cancel()
-	starts, err := h.inbox.store.Started(ctx, h.consumer(), ids, within)
+	starts, err := su.inbox.store.Started(ctx, su.registry.consumer(), ids, within)
 	if err == nil && len(starts) != len(ids) {
 		err = fmt.Errorf("store gave %d starts of %d messages", len(starts), len(ids))
 	}
@@ -119,7 +130,7 @@ func (h *Handler[TX]) start(ctx context.Context, within time.Duration, ids ...uu
 	}
 	for _, n := range starts {
 		if n > 0 {
-			h.counts.starts.Add(1)
+			su.counts.starts.Add(1)
 		}
 	}
 	return starts, nil
@@ -127,20 +138,20 @@ func (h *Handler[TX]) start(ctx context.Context, within time.Duration, ids ...uu
 
 // unstart removes a recorded start of each message. If the removal fails, the message is dead one
 // start earlier.
-func (h *Handler[TX]) unstart(ctx context.Context, ids ...uuid.UUID) {
+func (su *suspects[TX]) unstart(ctx context.Context, ids ...uuid.UUID) {
 	if len(ids) == 0 {
 		return
 	}
-	ctx, cancel := h.operation(ctx)
+	ctx, cancel := su.operation(ctx)
 	defer cancel()
-	_ = h.inbox.store.Unstarted(ctx, h.consumer(), ids)
+	_ = su.inbox.store.Unstarted(ctx, su.registry.consumer(), ids)
 }
 
 // tooManyStarts returns an error if the handler of a message was begun too often without returning.
 // The caller has locked the message, so no other process is running the handler. The first recorded
 // start was shared and does not count.
-func (h *Handler[TX]) tooManyStarts(starts int) error {
-	if starts <= h.cfg.MaxSoloStarts+1 {
+func (su *suspects[TX]) tooManyStarts(starts int) error {
+	if starts <= su.cfg.MaxSoloStarts+1 {
 		return nil
 	}
 	return fmt.Errorf("begun %d times: %w", starts-1, ErrNeverCameBack)

@@ -112,7 +112,7 @@ var handling = []Mutant{
 		File:   "consumer/handler.go",
 		Old:    `	err := h.consume(msg.Context(), msg, d)`,
 		New: `	var err error
-	if h.registration.Load() != nil {
+	if h.registry.current.Load() != nil {
 		go func() { _ = h.consume(msg.Context(), msg, &delivery{}) }()
 	} else {
 		err = h.consume(msg.Context(), msg, d)
@@ -237,24 +237,24 @@ var handling = []Mutant{
 		Name: "killer-in-company", Guarantee: "G5",
 		Broken: "A message that may have killed a process is started beside other messages, which count as guilty too.",
 		File:   "consumer/suspect.go",
-		Old:    `h.runSuspectIn(ctx, exclusive, id, within, run)`,
-		New:    `h.runSuspectIn(ctx, shared, id, within, run)`,
+		Old:    `su.runIn(ctx, exclusive, id, within, run)`,
+		New:    `su.runIn(ctx, shared, id, within, run)`,
 		Test:   Test{"consumer", "TestRedeliveredMessageRunsBesideOthersFirstAndThenAlone"},
 	},
 	{
 		Name: "starts-of-all-processes", Guarantee: "G2",
 		Broken: "Processes that start together count each other's starts of a parked message, which is dead before its first run.",
 		File:   "consumer/suspect.go",
-		Old:    `h.runSuspectIn(ctx, exclusive, id, within, run)`,
-		New:    `h.runSuspectIn(ctx, exclusive, id, within*0, run)`,
+		Old:    `su.runIn(ctx, exclusive, id, within, run)`,
+		New:    `su.runIn(ctx, exclusive, id, within*0, run)`,
 		Test:   Test{"consumer", "TestProcessesThatStartTogetherConvictNobody"},
 	},
 	{
 		Name: "backlog-of-a-start-one-by-one", Guarantee: "G5",
 		Broken: "Parked messages that are due when a process begins are handled one at a time.",
 		File:   "consumer/suspect.go",
-		Old:    `h.runSuspectIn(ctx, shared, id, atAnyTime, run)`,
-		New:    `h.runSuspectIn(ctx, exclusive, id, atAnyTime, run)`,
+		Old:    `su.runIn(ctx, shared, id, atAnyTime, run)`,
+		New:    `su.runIn(ctx, exclusive, id, atAnyTime, run)`,
 		Test:   Test{"consumer", "TestParkedMessagesThatAreDueAtTheStartAreHandledAsManyAtOnceAsOthers"},
 	},
 	{

@@ -47,7 +47,7 @@ var grouping = []Mutant{
 		Name: "starts-of-a-group-stay", Guarantee: "G2",
 		Broken: "The recorded starts of a rolled-back group stay, so its members count as guilty of later failures.",
 		File:   "consumer/group_run.go",
-		Old: `	h.unstart(context.Background(), back...)
+		Old: `	h.suspects.unstart(context.Background(), back...)
 	return members, o`,
 		New: `	_ = back
 	return members, o`,

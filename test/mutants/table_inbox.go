@@ -137,20 +137,20 @@ var remembering = []Mutant{
 		Name: "window-filled-before-commit", Guarantee: "G2",
 		Broken: "A dispatch ID is remembered before its handler has succeeded; after a failure the redelivery is a duplicate.",
 		File:   "consumer/delivery.go",
-		Old:    `	m.d.term = m.h.term()`,
-		New: `	m.d.term = m.h.term()
-	m.h.remember(m.d.term, m.d.in.event.ID, m.d.in.event.Digest)`,
+		Old:    `	m.d.term = m.h.registry.term()`,
+		New: `	m.d.term = m.h.registry.term()
+	m.h.registry.remember(m.d.term, m.d.in.event.ID, m.d.in.event.Digest)`,
 		Test: Test{"consumer", "TestNothingIsRememberedBeforeItsCommit"},
 	},
 	{
 		Name: "window-without-consumer", Guarantee: "G2",
 		Broken: "Two handlers of one process share a window, so that the second handler never runs.",
 		File:   "consumer/inbox.go",
-		Old:    `	h.returned, err = dedupe.New(returnedSize)`,
+		Old:    `	h.suspects.returned, err = dedupe.New(returnedSize)`,
 		New: `	for _, other := range i.handlers {
-		h.window = other.window
+		h.registry.window = other.registry.window
 	}
-	h.returned, err = dedupe.New(returnedSize)`,
+	h.suspects.returned, err = dedupe.New(returnedSize)`,
 		Test: Test{"consumer", "TestTwoHandlersOfOneTopicBothRun"},
 	},
 	{
@@ -181,8 +181,8 @@ var remembering = []Mutant{
 		Name: "window-outlives-the-database", Guarantee: "G2",
 		Broken: "After trouble with the database, which may have been replaced, the window still answers.",
 		File:   "consumer/database.go",
-		Old:    `		h.window.Forget()`,
-		New:    `		h.window.Len()`,
+		Old:    `		rg.window.Forget()`,
+		New:    `		rg.window.Len()`,
 		Test:   Test{"consumer", "TestWindowForgetsAfterTroubleWithTheDatabase"},
 	},
 	{
@@ -196,15 +196,15 @@ var remembering = []Mutant{
 	{
 		Name: "window-believed-unasked", Guarantee: "G3",
 		Broken: "A copy counts as applied before the identity of the database is checked again.",
-		File:   "consumer/handler.go",
-		Old:    ` && h.inbox.checkIdentity(ctx, identityFresh) == nil && knows()`,
+		File:   "consumer/registry.go",
+		Old:    ` && rg.inbox.checkIdentity(ctx, identityFresh) == nil && knows()`,
 		New:    ``,
 		Test:   Test{"consumer", "TestWindowIsBelievedOnlyInTheDatabaseThatItIsOf"},
 	},
 	{
 		Name: "window-believed-after-it-was-forgotten", Guarantee: "G3",
 		Broken: "While one copy finds that the database was replaced, the next copy is judged by the old window.",
-		File:   "consumer/handler.go",
+		File:   "consumer/registry.go",
 		Old:    ` == nil && knows()`,
 		New:    ` == nil`,
 		Test:   Test{"consumer", "TestWindowIsBelievedOnlyInTheDatabaseThatItIsOf"},
@@ -220,9 +220,9 @@ var remembering = []Mutant{
 	{
 		Name: "window-of-a-second", Guarantee: "G3",
 		Broken: "Dispatch IDs are forgotten after a second, while copies still arrive.",
-		File:   "consumer/run.go",
-		Old:    `AdvanceForgotten(ctx, h.consumer(), cfg.Window, cfg.MaxClockStep)`,
-		New:    `AdvanceForgotten(ctx, h.consumer(), time.Second, cfg.MaxClockStep)`,
+		File:   "consumer/forget.go",
+		Old:    `AdvanceForgotten(ctx, fg.registry.consumer(), cfg.Window, cfg.MaxClockStep)`,
+		New:    `AdvanceForgotten(ctx, fg.registry.consumer(), time.Second, cfg.MaxClockStep)`,
 		Test:   Test{"consumer", "TestForgettingAdvancesFirstAndRemovesInBatches"},
 	},
 	{

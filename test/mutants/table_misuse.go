@@ -180,7 +180,7 @@ var misuse = []Mutant{
 	{
 		Name: "stand-still-taken-for-a-clock-jump", Guarantee: "G8",
 		Broken: "A consumer that stood still for longer than MaxClockStep never forgets an ID again.",
-		File:   "consumer/run.go",
+		File:   "consumer/forget.go",
 		Old:    `max(passed, cfg.MaxClockStep))`,
 		New: `cfg.MaxClockStep)
 		_ = passed`,
