@@ -47,8 +47,8 @@ type Config struct {
 	DegradedAge time.Duration `yaml:"degraded_age" env:"DEGRADED_AGE"`
 	// UnhealthyAge is the age from which on the state is unhealthy. With the default attempts and
 	// backoff, a refused event is dead after 8.5 minutes at most, so one bad event does not make an
-	// outbox unhealthy. A failing message of an inbox may be retried for more than an hour.
-	// Defaults to 10 minutes, or to DegradedAge if DegradedAge is longer.
+	// outbox unhealthy. A failing message of an inbox is retried for up to 36 minutes. Defaults to 10
+	// minutes, or to DegradedAge if DegradedAge is longer.
 	UnhealthyAge time.Duration `yaml:"unhealthy_age" env:"UNHEALTHY_AGE"`
 
 	// DegradedPending is the number of waiting events or messages from which on the state is
