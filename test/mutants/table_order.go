@@ -208,6 +208,14 @@ var routing = []Mutant{
 		Test:   Test{"producer/relay/internal/core", "TestEachEventOfAStalledRouteHasItsTurn"},
 	},
 	{
+		Name: "parked-probes-without-turns", Guarantee: "G5",
+		Broken: "Of the parked events of a paused route, only the first due ones are probed.",
+		File:   "producer/relay/internal/core/stall.go",
+		Old:    `	if compareDue(at, r.dueTurn.at) > 0 {`,
+		New:    `	if at.Seq > 0 {`,
+		Test:   Test{"producer/relay/internal/core", "TestEachParkedEventOfAStalledRouteHasItsTurn"},
+	},
+	{
 		Name: "one-turn-for-each", Guarantee: "G5",
 		Broken: "An event of a paused route that was probed in vain is not probed again.",
 		File:   "producer/relay/internal/core/laps.go",

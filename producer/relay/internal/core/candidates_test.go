@@ -100,3 +100,38 @@ func TestBadEventDiesBesideBurstsOfGoodEvents(t *testing.T) {
 		t.Errorf("%d events are queued and %d parked after %v, four of them on the other route", queued, live, r.now)
 	}
 }
+
+func TestEachParkedEventOfAStalledRouteHasItsTurn(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	parked := make(map[int64]transport.Outcome)
+	for range 12 {
+		parked[r.store.Add("sick", "")] = transport.Refused
+	}
+	r.outcomes(parked)
+	rel := r.start(Options{Window: 4, FetchSize: 100, MaxAttempts: 1000, Backoff: Backoff{Max: 2 * time.Second}})
+	rel.core.limits.stall, rel.core.limits.due = 2, 3
+	for range 200 { // until all are parked
+		r.store.Add("sick", "")
+		rel.core.Wake(r.now, wakeup.All)
+		r.run(time.Second)
+	}
+	if n := len(r.store.Parked); n != len(parked) {
+		t.Fatalf("%d events are parked", n)
+	}
+	for seq := range parked {
+		r.run(time.Minute)
+		good := seq
+		r.broker = func(s rigSend) transport.Result {
+			if s.seq == good {
+				return confirmAll(s)
+			}
+			return transport.Result{Outcome: transport.Returned}
+		}
+		before := len(r.sends)
+		r.run(10 * time.Minute)
+		if !slices.ContainsFunc(r.sends[before:], func(s rigSend) bool { return s.seq == good }) {
+			t.Errorf("event %d can be sent, and was not in ten minutes", good)
+		}
+	}
+}
