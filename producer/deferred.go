@@ -13,14 +13,14 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// Cancel gives up the events ids that are still deferred, in the transaction, and returns their
-// dispatch IDs, in the order of writing. If the transaction commits, these events are never sent.
-// The other events are due, sent, cancelled already, or not known. A cancelled event is kept for as
-// long as a discarded one, with the reason, which is required and has at most 1 KiB; writing it
-// again changes nothing. Events that were queued before are written first. Cancel waits for other
-// transactions that cancel or move the same events; relays do not wait for it. After an error that
-// is not about the reason, the transaction has to be rolled back, and the writer returns that error
-// from then on.
+// Cancel cancels, in the transaction, the events of ids that are still deferred, and returns their
+// dispatch IDs in the order of writing. If the transaction commits, these events are never sent.
+// The remaining events of ids are due, sent, cancelled already, or unknown. A cancelled event is
+// kept as long as a discarded event, with the reason, which is required and has at most 1 KiB.
+// Writing a cancelled event again changes nothing. Queued events are written first. Cancel waits
+// for transactions that cancel or reschedule the same events; relays do not wait for Cancel. After
+// an error, except about the reason, the transaction must be rolled back, and the writer returns
+// the error from then on.
 func (w *Writer[TX]) Cancel(ctx context.Context, reason string, ids ...uuid.UUID) ([]uuid.UUID, error) {
 	if err := checkReason(reason); err != nil {
 		return nil, fmt.Errorf("cancel: %w", err)
@@ -30,9 +30,8 @@ func (w *Writer[TX]) Cancel(ctx context.Context, reason string, ids ...uuid.UUID
 	})
 }
 
-// Reschedule moves the events ids that are still deferred to the time at, in the transaction, and
-// returns their dispatch IDs, in the order of writing. They are due at once if at is in the past,
-// by the database's clock. at is in the years 1 to 9999. Otherwise it is like [Writer.Cancel].
+// Reschedule is like [Writer.Cancel], but moves the events to the time at, in the years 1 to 9999.
+// If at is in the past, by the database's clock, the events are due at once.
 func (w *Writer[TX]) Reschedule(ctx context.Context, at time.Time, ids ...uuid.UUID) ([]uuid.UUID, error) {
 	if err := checkReschedule(at); err != nil {
 		return nil, fmt.Errorf("reschedule: %w", err)
@@ -42,7 +41,6 @@ func (w *Writer[TX]) Reschedule(ctx context.Context, at time.Time, ids ...uuid.U
 	})
 }
 
-// changeDeferred runs a change of deferred events.
 func (w *Writer[TX]) changeDeferred(ctx context.Context, ids []uuid.UUID, change func(ctx context.Context) ([]uuid.UUID, error)) ([]uuid.UUID, error) {
 	if err := w.Flush(ctx); err != nil {
 		return nil, err
@@ -55,7 +53,7 @@ func (w *Writer[TX]) changeDeferred(ctx context.Context, ids []uuid.UUID, change
 		return nil, w.fail(err)
 	}
 	if len(changed) > 0 {
-		w.wakes = wakeup.All // their shards are not known
+		w.wakes = wakeup.All // the shards are unknown
 		w.changed()
 	}
 	return changed, nil
@@ -81,13 +79,13 @@ func checkReschedule(at time.Time) error {
 	return nil
 }
 
-// ListDeferred reads events that wait for their time, by ascending Seq.
+// ListDeferred reads deferred events, by ascending Seq.
 func (o *Outbox[TX]) ListDeferred(ctx context.Context, f outbox.DeferredFilter) ([]outbox.Deferred, error) {
 	f.Limit = limitOf(f.Limit)
 	return o.store.ListDeferred(ctx, f)
 }
 
-// Cancel gives up deferred events in a transaction of its own; see [Writer.Cancel].
+// Cancel is [Writer.Cancel] in a transaction of its own.
 func (o *Outbox[TX]) Cancel(ctx context.Context, reason string, ids ...uuid.UUID) (cancelled []uuid.UUID, err error) {
 	err = o.Transact(ctx, func(ctx context.Context, w *Writer[TX]) error {
 		cancelled, err = w.Cancel(ctx, reason, ids...)
@@ -102,8 +100,7 @@ func (o *Outbox[TX]) Cancel(ctx context.Context, reason string, ids ...uuid.UUID
 	return cancelled, nil
 }
 
-// Reschedule moves deferred events to another time in a transaction of its own; see
-// [Writer.Reschedule].
+// Reschedule is [Writer.Reschedule] in a transaction of its own.
 func (o *Outbox[TX]) Reschedule(ctx context.Context, at time.Time, ids ...uuid.UUID) (moved []uuid.UUID, err error) {
 	err = o.Transact(ctx, func(ctx context.Context, w *Writer[TX]) error {
 		moved, err = w.Reschedule(ctx, at, ids...)

@@ -15,14 +15,14 @@ var (
 	// Source has neither a Version of at least 1 nor an IdempotencyKey.
 	ErrNoIdentity = errors.New("event has no identity: set Source with a Version, counted from 1, or with an IdempotencyKey; or Random alone, for an event that is never written again")
 
-	// ErrBeyondHorizon is wrapped when events are to be sent again after their re-send horizon
-	// (Config.ResendFor): consumers may have forgotten these events, and set them aside as too old
-	// rather than apply them twice. Consumers that have forgotten nothing yet, like new ones, apply
-	// them. Filter.Force and Replay.Force send them.
+	// ErrBeyondHorizon is wrapped when events were to be sent again after their re-send horizon
+	// (Config.ResendFor). A consumer that may have forgotten the events would set them aside as too
+	// old rather than apply them twice. A consumer with a complete memory, such as a new consumer,
+	// would apply them. Filter.Force and Replay.Force send the events all the same.
 	ErrBeyondHorizon = errors.New("re-send horizon is over, consumers may have forgotten the event: use Force to send it all the same")
 )
 
-// named adds to a conflict the name of the event among records.
+// named adds to a conflict the name of the conflicting event, a member of records.
 func named(err error, records []outbox.Record) error {
 	var c *outbox.ConflictError
 	if err == nil || !errors.As(err, &c) {

@@ -16,22 +16,19 @@ import (
 // JanitorConfig tunes a [Janitor]. The zero value is complete.
 type JanitorConfig struct {
 	// Retention is how long events are kept after they were delivered or discarded: for replay, for
-	// looking back, and to know an event that is written again. Defaults to 7 days; at least 1
-	// second.
+	// inspection, and to recognize a repeated write. Defaults to 7 days; at least 1 second.
 	Retention time.Duration `yaml:"retention" env:"RETENTION"`
-	// Interval is the time between the end of a pass and the next one of [Janitor.Run].
-	// Defaults to 1 minute.
+	// Interval is the pause of [Janitor.Run] between two passes. Defaults to 1 minute.
 	Interval time.Duration `yaml:"interval" env:"INTERVAL"`
-	// BatchTime is how long one batch should take. Batches are made smaller and larger
-	// accordingly. Defaults to 50 ms.
+	// BatchTime is how long one batch should take: the size of batches follows. Defaults to 50 ms.
 	BatchTime time.Duration `yaml:"batch_time" env:"BATCH_TIME"`
 	// MaxBatch is how many events a batch may have. Defaults to 10,000.
 	MaxBatch int `yaml:"max_batch" env:"MAX_BATCH"`
-	// Share is the part of the time that a pass may keep the database busy, at most: it pauses for
-	// the rest after each batch. 1 does not pause. Defaults to 0.5.
+	// Share is the greatest part of the time in which a pass keeps the database busy: the pass
+	// pauses after each batch for the rest. 1 does not pause. Defaults to 0.5.
 	Share float64 `yaml:"share" env:"SHARE"`
-	// Progress is called after each batch with the pass's report so far, and once more, with Done
-	// set, at its end. A pass waits for it. Defaults to none.
+	// Progress is called after each batch with the report so far, and at the end of the pass with
+	// Done set. The pass waits for Progress. Defaults to none.
 	Progress func(JanitorReport) `yaml:"-" env:"-"`
 	// Logger receives the numbers of removed rows, and errors. Defaults to [slog.Default].
 	Logger *slog.Logger `yaml:"-" env:"-"`
@@ -81,8 +78,8 @@ func (c JanitorConfig) withDefaults() (JanitorConfig, error) {
 type JanitorReport struct {
 	// Events, Attempts and Receipts are how many rows were removed.
 	Events, Attempts, Receipts int64
-	// Batches is how many batches there were. Took is the time of the whole pass, and LongestBatch
-	// the time of its longest batch.
+	// Batches is the number of batches. Took is the time of the whole pass, and LongestBatch the
+	// time of its longest batch.
 	Batches      int64
 	Took         time.Duration
 	LongestBatch time.Duration
@@ -90,9 +87,9 @@ type JanitorReport struct {
 	Done bool
 }
 
-// Janitor removes rows past their retention from an outbox: events that were delivered or
-// discarded, with their receipts and attempts. It never removes an undelivered event. The size of a
-// batch follows the time of the last ones, with pauses in between, so a busy database gets more
+// Janitor removes rows past their retention from an outbox: delivered and discarded events, with
+// their receipts and attempts. A Janitor never removes an undelivered event. The size of a batch
+// and the pause after the batch follow the times of the last batches: a busy database gets more
 // time for other work.
 //
 // Any number of janitors may run on one outbox, in any process, and be killed at any point: every
@@ -138,8 +135,8 @@ func (j *Janitor) Run(ctx context.Context) error {
 	return nil
 }
 
-// RunOnce makes one pass, over all rows past their retention. On an error, or when ctx ends, it
-// also reports the rows that were removed before.
+// RunOnce makes one pass over all rows past their retention. On an error, or when ctx ends, RunOnce
+// also reports the rows removed so far.
 func (j *Janitor) RunOnce(ctx context.Context) (JanitorReport, error) {
 	p := &pass{j: j, begun: time.Now(), pace: pace.New(j.cfg.MaxBatch, j.cfg.BatchTime, j.cfg.Share)}
 	var after time.Time

@@ -9,7 +9,7 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// Stats reads the state of the outbox. It stays cheap on large tables.
+// Stats reads the state of the outbox, and stays cheap on large tables.
 func (o *Outbox[TX]) Stats(ctx context.Context) (outbox.Stats, error) {
 	return o.store.Stats(ctx)
 }
@@ -26,18 +26,19 @@ func (o *Outbox[TX]) Attempts(ctx context.Context, id uuid.UUID, limit int) ([]o
 	return o.store.Attempts(ctx, id, limitOf(limit))
 }
 
-// Deliveries reads when an event was delivered and by which relay, oldest first: once, or more
-// often after a crash of a relay or a replay. It knows the deliveries that the janitor has left.
+// Deliveries reads the times at which an event was delivered, and the relays, oldest first: several
+// after a replay or after the crash of a relay. Deliveries that the janitor has removed are
+// missing.
 func (o *Outbox[TX]) Deliveries(ctx context.Context, id uuid.UUID) ([]outbox.Delivery, error) {
 	return o.store.Deliveries(ctx, id)
 }
 
 // Redrive sends the dead events selected by f again, from their first attempt on, and returns their
-// dispatch IDs. Call it until it returns none to redrive more than f.Limit. Events whose re-send
-// horizon ([Config].ResendFor) is over stay dead unless f.Force: then the error wraps
-// [ErrBeyondHorizon], and the other events are redriven all the same. A redriven event comes after
-// later events of its key that were delivered meanwhile. The reason, required and at most 1 KiB, is
-// kept in the attempts of each ([Outbox.Attempts]).
+// dispatch IDs. To redrive more than f.Limit events, call Redrive until the result is empty. Unless
+// f.Force, events whose re-send horizon ([Config].ResendFor) is over stay dead; the error then
+// wraps [ErrBeyondHorizon], and the other events are redriven all the same. A redriven event comes
+// after later events of its key that were delivered meanwhile. The reason, required and at most 1
+// KiB, is kept in the attempts of each event ([Outbox.Attempts]).
 func (o *Outbox[TX]) Redrive(ctx context.Context, f outbox.Filter, reason string) ([]uuid.UUID, error) {
 	if err := checkReason(reason); err != nil {
 		return nil, fmt.Errorf("redrive: %w", err)
@@ -54,10 +55,10 @@ func (o *Outbox[TX]) Redrive(ctx context.Context, f outbox.Filter, reason string
 	return ids, err
 }
 
-// Discard gives up parked events that f selects and keeps the reason, required and at most 1 KiB,
-// with them and in their attempts. A filter that names neither IDs nor States selects dead events
-// only: other parked events are still being sent, or have never failed. Discard returns the
-// dispatch IDs. An event that a relay was just sending may have been delivered all the same.
+// Discard discards the parked events selected by f and returns their dispatch IDs. The reason,
+// required and at most 1 KiB, is kept with the events and in their attempts. A filter with neither
+// IDs nor States selects dead events only: other parked events are still being sent, or have never
+// failed. An event that is just being sent may be delivered all the same.
 func (o *Outbox[TX]) Discard(ctx context.Context, f outbox.Filter, reason string) ([]uuid.UUID, error) {
 	if err := checkReason(reason); err != nil {
 		return nil, fmt.Errorf("discard: %w", err)
@@ -84,8 +85,8 @@ func limitOf(limit int) int {
 	return limit
 }
 
-// ListRoutes reads the topics that the visible relays cannot send to at the moment, by topic. The
-// list is as old as the relays' last heartbeats. A relay reports a hundred topics at most.
+// ListRoutes reads the topics to which visible relays cannot send at the moment, by topic. The list
+// is as old as the relays' last heartbeats. A relay reports at most a hundred topics.
 func (o *Outbox[TX]) ListRoutes(ctx context.Context) ([]outbox.StalledRoute, error) {
 	return o.store.ListRoutes(ctx)
 }

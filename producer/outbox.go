@@ -20,23 +20,23 @@ import (
 
 // Config configures an [Outbox].
 type Config struct {
-	// Name is the producer's name. It is part of every dispatch ID: two services may both have a
-	// source "order-42", and renaming a producer renames its events. Required; at most 255 bytes.
+	// Name is the producer's name, a part of every dispatch ID: two services may have a source
+	// "order-42", and renaming a producer renames its events. Required; at most 255 bytes.
 	Name string `yaml:"name" env:"NAME"`
 
 	// LockKeys makes every write lock the keys of its events until the end of the transaction:
-	// writers of one key take turns. Without it the caller serialises writers of a key, usually by
-	// a row lock on the aggregate that is taken before the write. On PostgreSQL each key of a
-	// transaction takes a place in the server's lock table, which all transactions share: it has
-	// max_locks_per_transaction × max_connections places, 6,400 by default. LockKeys is not for
-	// transactions that write thousands of keys. Defaults to false.
+	// writers of one key take turns. Without LockKeys, the caller serialises writers of a key,
+	// usually by a row lock on the aggregate before the write. LockKeys is not for transactions
+	// that write thousands of keys: on PostgreSQL, each locked key takes a place in the server's
+	// lock table, whose max_locks_per_transaction × max_connections places, 6,400 by default, are
+	// shared by all transactions. Defaults to false.
 	LockKeys bool `yaml:"lock_keys" env:"LOCK_KEYS"`
 
-	// ResendFor is how long after its creation (its stamp) an event may be sent again: relays
-	// retry, operators redrive and replay. The end of that time travels with every event, and
-	// consumers must remember dispatch IDs for longer. After it, a failed or retained event is sent
-	// again only by force. Keep it above [JanitorConfig].Retention, or some retained events cannot
-	// be replayed. Rounded to seconds. Defaults to 10 days; at least 1 second, at most 10 years.
+	// ResendFor is how long after its stamp (its creation, or its due time) an event may be sent
+	// again. The end of the time travels with every event, and consumers must remember dispatch IDs
+	// for longer. After the time, an operator redrives or replays the event only by force. Keep
+	// ResendFor above [JanitorConfig].Retention: otherwise some retained events cannot be replayed.
+	// Rounded to seconds. Defaults to 10 days; at least 1 second, at most 10 years.
 	ResendFor time.Duration `yaml:"resend_for" env:"RESEND_FOR"`
 
 	// MaxPayload is how many bytes a payload may have. Defaults to 4 MiB.
@@ -46,8 +46,8 @@ type Config struct {
 	// of properties.
 	MaxHeaders int `yaml:"max_headers" env:"MAX_HEADERS"`
 
-	// MaxTransactAttempts is how often [Outbox.Transact] runs a transaction that
-	// conflicts with others. Defaults to 10.
+	// MaxTransactAttempts is how often [Outbox.Transact] runs a conflicting transaction. Defaults
+	// to 10.
 	MaxTransactAttempts int `yaml:"max_transact_attempts" env:"MAX_TRANSACT_ATTEMPTS"`
 	// NotifyInterval is how long [Outbox.Run] waits between two wake-ups of
 	// relays in other processes. Defaults to 10 ms.
@@ -60,7 +60,7 @@ type Config struct {
 const (
 	maxReason        = 1 << 10
 	maxTraceState    = 512
-	maxHeaderCount   = 1024 // RabbitMQ's properties have room for the lengths, too
+	maxHeaderCount   = 1024 // so RabbitMQ's properties also have room for the lengths
 	maxHeadersCeil   = 96 << 10
 	defaultPayload   = 4 << 20
 	defaultHeaders   = 32 << 10
@@ -112,7 +112,7 @@ func (c Config) withDefaults() (Config, error) {
 	return c, errors.Join(errs...)
 }
 
-// Outbox is where a producer writes events. TX is the type of a transaction of its store. An Outbox
+// Outbox is where a producer writes events. TX is the type of a transaction of the store. An Outbox
 // is safe for concurrent use; its writers are not.
 type Outbox[TX any] struct {
 	store  outbox.Store[TX]
@@ -122,7 +122,7 @@ type Outbox[TX any] struct {
 	remote wakeup.Signal // wakes relays in other processes
 }
 
-// New returns an outbox over store. It does no I/O.
+// New returns an outbox over store, without I/O.
 func New[TX any](store outbox.Store[TX], cfg Config) (*Outbox[TX], error) {
 	cfg, err := cfg.withDefaults()
 	if store == nil {
@@ -137,18 +137,17 @@ func New[TX any](store outbox.Store[TX], cfg Config) (*Outbox[TX], error) {
 // Name returns the producer's name.
 func (o *Outbox[TX]) Name() string { return o.cfg.Name }
 
-// Tx returns the writer of tx, a transaction of the caller's. Pass the one writer of a transaction
-// to all code that writes events in it: a second writer is refused with [outbox.ErrSecondWriter]
-// when it writes. After the commit, call [Outbox.Committed], or relays find the events at their
-// next poll.
+// Tx returns the writer of tx, a transaction of the caller. A transaction has one writer: pass the
+// writer to all code that writes events in the transaction. Writes by a second writer are refused
+// with [outbox.ErrSecondWriter]. After the commit, call [Outbox.Committed]; otherwise relays find
+// the events at their next poll.
 func (o *Outbox[TX]) Tx(tx TX) *Writer[TX] {
 	return o.newWriter(tx)
 }
 
-// Handling returns the writer of tx for a consumer that is handling cause. Events without an
-// identity of their own get dispatch IDs that are children of cause; correlation ID and trace
-// context are taken over from cause. The caller calls [Writer.Flush] before the commit and
-// [Outbox.Committed] after it.
+// Handling returns the writer of tx for a consumer that handles cause. An event without an identity
+// gets a child ID of cause. An event without a correlation ID or a trace context takes it from
+// cause. The caller calls [Writer.Flush] before the commit and [Outbox.Committed] after the commit.
 func (o *Outbox[TX]) Handling(tx TX, consumer string, cause transport.Event) *Writer[TX] {
 	w := o.newWriter(tx)
 	w.consumer, w.cause = consumer, &cause
@@ -156,29 +155,27 @@ func (o *Outbox[TX]) Handling(tx TX, consumer string, cause transport.Event) *Wr
 	return w
 }
 
-// HandlingTogether returns a function that returns the writers of tx for a consumer that handles
-// several causes in one transaction: one writer for each cause, as from [Outbox.Handling], but they
-// count as one. The dispatch IDs of their events do not depend on the grouping. [FlushTogether]
-// flushes them.
+// HandlingTogether is [Outbox.Handling] for a consumer that handles several causes in one
+// transaction: the returned function makes the writer of each cause. All these writers count as the
+// one writer of tx. Grouping does not change the dispatch IDs. [FlushTogether] flushes the writers.
 func (o *Outbox[TX]) HandlingTogether(tx TX, consumer string) func(cause transport.Event) *Writer[TX] {
 	first := o.newWriter(tx)
 	return func(cause transport.Event) *Writer[TX] {
 		w := o.Handling(tx, consumer, cause)
-		// One queue: events of a writer go behind the events that the writers before it have
-		// queued.
+		// One queue keeps the order of queueing over all writers.
 		w.token, w.queued = first.token, first.queued
 		return w
 	}
 }
 
-// Transact runs fn in a transaction of its own and commits if fn returns nil. Events that fn queues
-// are written just before the commit, and sent together with it by a [outbox.CommitStore]. A
-// transaction that conflicted with another is run again from the start, with a fresh writer, after
-// a short random wait, at most Config.MaxTransactAttempts times. So fn must not have effects
-// elsewhere. Nor may fn call Transact: callers that hold every connection of a pool would wait for
-// each other. An error that wraps [outbox.ErrCommitUnknown] means that the transaction may have
-// been committed; running fn again is safe for its events, and for its own changes if they are
-// idempotent.
+// Transact runs fn in a new transaction and commits if fn returns nil. Events queued by fn are
+// written just before the commit, or together with the commit by a [outbox.CommitStore]. A
+// transaction that conflicts with another transaction is run again from the start, with a new
+// writer, after a short random wait, at most Config.MaxTransactAttempts times. So fn must not have
+// effects outside of the transaction. fn must not call Transact: callers that hold every connection
+// of a pool would wait for each other. An error that wraps [outbox.ErrCommitUnknown] means that the
+// transaction may have been committed; running fn again is safe for its events, and for its changes
+// if the changes are idempotent.
 func (o *Outbox[TX]) Transact(ctx context.Context, fn func(ctx context.Context, w *Writer[TX]) error) error {
 	for attempt := 1; ; attempt++ {
 		wrote, err := o.transactOnce(ctx, fn)
@@ -201,8 +198,7 @@ func (o *Outbox[TX]) Transact(ctx context.Context, fn func(ctx context.Context, 
 	}
 }
 
-// transactOnce runs fn in a transaction and commits. It returns a wake-up for the events that were
-// written.
+// transactOnce runs fn in a transaction and commits. It returns a wake-up for the written events.
 func (o *Outbox[TX]) transactOnce(ctx context.Context, fn func(ctx context.Context, w *Writer[TX]) error) (wrote wakeup.Wakeup, err error) {
 	if err := fault.Hit(ctx, fault.BeforeBegin); err != nil {
 		return wakeup.Wakeup{}, err
@@ -230,8 +226,8 @@ func (o *Outbox[TX]) transactOnce(ctx context.Context, fn func(ctx context.Conte
 	return wrote, named(err, late)
 }
 
-// Committed wakes the relays: relays in this process at once, relays in other processes through
-// [Outbox.Run]. It never blocks. [Outbox.Transact] calls it by itself.
+// Committed wakes relays: in this process at once, in other processes through [Outbox.Run].
+// Committed never blocks. After [Outbox.Transact], no call is needed.
 func (o *Outbox[TX]) Committed() { o.committed(wakeup.All) }
 
 func (o *Outbox[TX]) committed(n wakeup.Wakeup) {
@@ -243,8 +239,8 @@ func (o *Outbox[TX]) committed(n wakeup.Wakeup) {
 }
 
 // Run tells relays in other processes about commits, at most once per Config.NotifyInterval, until
-// ctx ends, and returns nil then. It is optional: without it, and on stores without a signal
-// between processes, those relays poll.
+// ctx ends, and returns nil. Run is optional: without Run, or on a store without a signal between
+// processes, relays in other processes poll.
 func (o *Outbox[TX]) Run(ctx context.Context) error {
 	woken, stop := o.remote.Subscribe()
 	defer stop()
@@ -256,7 +252,7 @@ func (o *Outbox[TX]) Run(ctx context.Context) error {
 		}
 		n := woken.Take()
 		if n.None() {
-			continue // the last wake-up included it
+			continue // the last wake-up included the commit
 		}
 		if err := o.notify(ctx, n); errors.Is(err, outbox.ErrNoSignal) {
 			<-ctx.Done()
@@ -276,8 +272,8 @@ func (o *Outbox[TX]) notify(ctx context.Context, n wakeup.Wakeup) error {
 	return o.store.Notify(ctx, n.Text(o.id))
 }
 
-// RelaySource returns the parts of an outbox that package relay needs in its process; an
-// application has no use for it.
+// RelaySource returns the parts of an outbox that package relay needs in its process. Applications
+// do not need RelaySource.
 func (o *Outbox[TX]) RelaySource() wakeup.Source {
 	return wakeup.Source{Store: o.store, Logger: o.cfg.Logger, Commits: &o.local, ID: o.id}
 }

@@ -13,7 +13,7 @@ import (
 // PublisherConfig configures [Writer.Publisher].
 type PublisherConfig struct {
 	// Key returns the key of a message. Required unless NoKey: a Watermill message has no key, and
-	// without keys events silently lose their order.
+	// events without a key silently lose their order.
 	Key func(topic string, msg *message.Message) string
 	// NoKey says that the messages need no order.
 	NoKey bool
@@ -21,18 +21,18 @@ type PublisherConfig struct {
 	// Source and Version are the identity of the messages, as in [Event]; Version is at least 1.
 	Source  string
 	Version int64
-	// MessageID makes the UUID of a message its identity, for code that computes the same UUIDs
-	// when it runs again. A message that is published twice is one event, within one transaction
-	// and in two; with other content, topic or key it is an [outbox.ErrConflict]. With the random
-	// UUIDs that Watermill draws by default, a repeated run emits other events.
+	// MessageID makes the UUID of a message its identity, for code that computes the same UUIDs in
+	// every run. A message published twice, in one transaction or in two, is one event; different
+	// content, topic or key is an [outbox.ErrConflict]. Watermill's default UUIDs are random: a
+	// repeated run then emits new events.
 	MessageID bool
-	// In a handler's writer the identity defaults to the dispatch being handled.
+	// In a handler's writer, the identity defaults to the dispatch being handled.
 }
 
 // Publisher returns a Watermill publisher that writes to the outbox in w's transaction, for code
-// that publishes today. Its Close does nothing. It is used with ctx, within the transaction, and
-// like w by one goroutine at a time. Metadata becomes headers, without the entries that the wire
-// contract or a transport of Watermill's had added for an earlier message.
+// that publishes today. The publisher uses ctx, works within the transaction and, like w, is not
+// safe for concurrent use. Close does nothing. Metadata becomes headers, except for reserved names,
+// which the wire contract or a Watermill transport has added to an earlier message.
 func (w *Writer[TX]) Publisher(ctx context.Context, cfg PublisherConfig) (message.Publisher, error) {
 	var errs []error
 	if (cfg.Key == nil) == !cfg.NoKey {
@@ -54,15 +54,15 @@ func (w *Writer[TX]) Publisher(ctx context.Context, cfg PublisherConfig) (messag
 	return &txPublisher[TX]{ctx: ctx, w: w, cfg: cfg}, nil
 }
 
-// txPublisher keeps a context, since Watermill's Publisher takes none and the transaction's context
-// must bound the write.
+// txPublisher keeps a context because Watermill's Publish takes no context, and the transaction's
+// context must bound the write.
 type txPublisher[TX any] struct {
 	ctx context.Context
 	w   *Writer[TX]
 	cfg PublisherConfig
 }
 
-// Publish writes messages in one statement, all of them or none.
+// Publish writes messages in one statement, all or none.
 func (p *txPublisher[TX]) Publish(topic string, messages ...*message.Message) error {
 	events := make([]Event, len(messages))
 	for i, msg := range messages {
@@ -107,5 +107,5 @@ func (p *txPublisher[TX]) event(topic string, msg *message.Message) (Event, erro
 	return e, nil
 }
 
-// Close does nothing: the transaction is not the publisher's.
+// Close does nothing: the publisher does not own the transaction.
 func (p *txPublisher[TX]) Close() error { return nil }

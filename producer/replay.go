@@ -22,15 +22,15 @@ type Replay struct {
 	// After continues a replay behind the event with this Seq: ReplayReport.Through of an earlier
 	// replay. Defaults to 0, the beginning.
 	After int64
-	// Limit is at most how many events are sent again. Defaults to 0, no limit.
+	// Limit is the most events to send again. Defaults to 0, no limit.
 	Limit int
-	// InQueue is at most how many replayed events wait in the queue at once, which keeps a replay
-	// from delaying live events for long. Relays notice replayed events when they renew their
-	// leases, every third of relay.Config.LeaseTTL, and at once on meeting a replayed event ahead
-	// of their reads. With the default of LeaseTTL, 1000 in the queue make at least some 300 events
-	// a second. Defaults to 1000.
+	// InQueue is the most replayed events that wait in the queue at once, so that a replay does not
+	// delay live events for long. A relay notices replayed events when the relay renews its leases,
+	// every third of relay.Config.LeaseTTL, and at once on meeting a replayed event ahead of its
+	// reads. With the default of LeaseTTL, an InQueue of 1000 makes at least some 300 events a
+	// second. Defaults to 1000.
 	InQueue int
-	// Force sends events also after the time until which they may be sent again.
+	// Force also sends events beyond their re-send horizon.
 	Force bool
 	// Progress is called after each batch. Defaults to none.
 	Progress func(ReplayReport)
@@ -49,24 +49,24 @@ type ReplayReport struct {
 const (
 	defaultInQueue = 1000
 	replayScan     = 10_000
-	// placeSlack is how far stamps may be out of the order of the log.
+	// placeSlack is how far stamps may differ from the order of the log.
 	placeSlack     = time.Minute
 	replayPoll     = 20 * time.Millisecond
 	replayPollMost = time.Second
 )
 
-// Replay sends retained events that were delivered again, under their old dispatch IDs: consumers
-// that have applied them run nothing, new consumers apply them. It skips events that are not
-// delivered, or were discarded.
+// Replay sends delivered events again that are still retained, under their old dispatch IDs: a
+// consumer that has applied an event skips the copy, a new consumer applies the event. Replay skips
+// undelivered and discarded events.
 //
-// Events of one key are replayed in their order. New events of the key come in between. If a key
-// waits for a failed event, its replayed events wait as well, in front of it. Relays send the
-// events; Replay returns when the last are queued, and waits before each further batch until the
-// one before has left the queue, however long that takes.
+// Events of one key are replayed in order, with new events of the key in between. If a key waits
+// for a failed event, replayed events of the key wait as well, ahead of the failed event. Relays
+// send the events. Replay waits before each batch until the batch before has left the queue,
+// however long that takes, and returns when the last events are queued.
 //
 // Unless r.Force, Replay ends before the first event whose re-send horizon ([Config].ResendFor) is
-// over; the error wraps [ErrBeyondHorizon]. On any error, and when ctx ends, the report tells how
-// far the replay has come. It is safe to run it again: events may then be sent once more.
+// over; the error wraps [ErrBeyondHorizon]. On an error, or when ctx ends, the report tells how far
+// the replay has come. Repeating a replay is safe: events may be sent once more.
 func (o *Outbox[TX]) Replay(ctx context.Context, r Replay) (ReplayReport, error) {
 	report := ReplayReport{Through: r.After}
 	if err := r.check(); err != nil {
@@ -82,7 +82,7 @@ func (o *Outbox[TX]) Replay(ctx context.Context, r Replay) (ReplayReport, error)
 		}
 		report.Through = max(report.Through, place)
 	}
-	var queued []outbox.Requeued // some of these may have left the queue
+	var queued []outbox.Requeued // some may have left the queue
 	for !report.Done {
 		if len(queued) >= r.InQueue {
 			if err := o.drained(ctx, queued); err != nil {

@@ -4,9 +4,9 @@ import (
 	"github.com/boxpair/boxpair/transport/schema"
 )
 
-// Typed returns the event that carries value: e, which brings the identity, with the topic,
-// type, key, schema version, content type and payload that t says. What e has of topic and
-// key is kept. The error is that of [schema.Type.Encode].
+// Typed returns e with value as its payload, and with the topic, key, type, schema version and
+// content type of t. A topic or key already in e is kept. The caller sets the identity in e. The
+// error is the error of [schema.Type.Encode].
 //
 //	event, err := producer.Typed(placed, producer.Event{Source: "order/42", Version: 1}, OrderPlaced{…})
 //	_, err = w.Write(ctx, event)

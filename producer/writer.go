@@ -15,26 +15,26 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// Writer writes the events of one transaction. The writer counts events for the index in dispatch
-// IDs, so all code that writes events in the transaction shares one Writer: no dispatch ID can come
-// up twice. Not safe for concurrent use.
+// Writer writes the events of one transaction. All code that writes events in the transaction
+// shares one Writer, which counts the events for the index in their dispatch IDs: no dispatch ID
+// comes up twice. A Writer is not safe for concurrent use.
 type Writer[TX any] struct {
 	outbox   *Outbox[TX]
 	tx       TX
-	token    uuid.UUID // names this writer to the store
-	consumer string    // with cause: the consumer that is handling it
+	token    uuid.UUID // names the writer to the store
+	consumer string    // the consumer that handles cause
 	cause    *transport.Event
 	flushes  bool // Flush is called before the commit
 
 	next    map[sequence]int
-	counted []sequence       // the sequence of each event in turn, to be taken back with a savepoint
+	counted []sequence       // the sequences of the events in order, for uncount
 	queued  *[]outbox.Record // shared by the writers of one transaction
-	late    []outbox.Record  // records that the commit writes
+	late    []outbox.Record  // records written by the commit
 	wakes   wakeup.Wakeup    // the wake-up for the written events
-	err     error            // error of a write whose effect on the transaction is not known
+	err     error            // error after which the transaction must be rolled back
 }
 
-// sequence names the count of the events of one dispatch, from which they get their index.
+// sequence is an identity whose events are counted. The count gives each event its index.
 type sequence struct {
 	kind    byte // 'v'ersion, 'k'ey, 'c'hild
 	source  string
@@ -42,14 +42,13 @@ type sequence struct {
 	key     string
 }
 
-// DB returns the transaction. Within [Writer.Savepoint] it is the transaction to use there.
+// DB returns the transaction: within [Writer.Savepoint], the transaction of the savepoint.
 func (w *Writer[TX]) DB() TX { return w.tx }
 
-// Write writes events in their order, in one round trip (two with Config.LockKeys), and returns the
-// dispatch ID of each and whether the event was known. If an event is not valid, nothing is
-// written; the error names the event and its field. After any other error the transaction has to be
-// rolled back, and the writer returns that error from then on. Events that were queued before are
-// written first.
+// Write writes events in order, in one round trip (two with Config.LockKeys), and returns for each
+// event the dispatch ID and whether the event was known. If an event is not valid, nothing is
+// written; the error names the event and the field. After any other error the transaction must be
+// rolled back, and the writer returns the error from then on. Queued events are written first.
 func (w *Writer[TX]) Write(ctx context.Context, events ...Event) ([]Written, error) {
 	if err := w.Flush(ctx); err != nil {
 		return nil, err
@@ -69,11 +68,11 @@ func (w *Writer[TX]) Write(ctx context.Context, events ...Event) ([]Written, err
 	return written, nil
 }
 
-// Queue takes events that are written just before the commit, or together with it by a
-// [outbox.CommitStore], and returns their dispatch IDs. So late, events take their place in the log
-// after the transaction has all of its locks, which keeps the order of keys. Queue does no I/O. It
-// is for the writers of [Outbox.Transact] and of a consumer's handlers; on a transaction of the
-// caller's it is refused, since nothing would write the events.
+// Queue queues events to be written just before the commit, or together with the commit by a
+// [outbox.CommitStore], and returns their dispatch IDs. Written so late, the events take their
+// places in the log when the transaction has all of its locks, which keeps the order of keys. Queue
+// does no I/O. Queue is for the writers of [Outbox.Transact] and of a consumer's handlers; in a
+// transaction of the caller, where no code would write the events, Queue returns an error.
 func (w *Writer[TX]) Queue(events ...Event) ([]uuid.UUID, error) {
 	if w.err != nil {
 		return nil, w.err
@@ -93,8 +92,8 @@ func (w *Writer[TX]) Queue(events ...Event) ([]uuid.UUID, error) {
 	return ids, nil
 }
 
-// Flush writes the queued events. It returns the error that made the transaction unusable, if any,
-// even after the caller of that write has ignored it.
+// Flush writes the queued events. If an earlier write has made the transaction unusable, Flush
+// returns the error of that write, even if its caller ignored the error.
 func (w *Writer[TX]) Flush(ctx context.Context) error {
 	if w.err != nil || len(*w.queued) == 0 {
 		return w.err
@@ -106,10 +105,10 @@ func (w *Writer[TX]) Flush(ctx context.Context) error {
 }
 
 // FlushAtCommit is like [Writer.Flush], but the commit writes the queued events, after all other
-// statements of the transaction, if the store can do that ([outbox.CommitStore]); the commit fails
-// where the flush would. With Config.LockKeys the keys are locked at once: a commit does not end
-// with its context, and must not wait for locks. No event may be written after it. It is for code
-// that runs handlers and then commits.
+// statements of the transaction, if the store is an [outbox.CommitStore]; errors of the events are
+// then errors of the commit. With Config.LockKeys, FlushAtCommit locks the keys: a commit does not
+// end with its context, and must not wait for locks. No event may be written after FlushAtCommit.
+// FlushAtCommit is for code that runs handlers and then commits.
 func (w *Writer[TX]) FlushAtCommit(ctx context.Context) error {
 	store, ok := w.outbox.store.(outbox.CommitStore[TX])
 	records := *w.queued
@@ -130,9 +129,9 @@ func (w *Writer[TX]) FlushAtCommit(ctx context.Context) error {
 	return nil
 }
 
-// FlushTogether writes the events queued by the writers of one [Outbox.HandlingTogether], in the
-// order of queueing, at once or with the commit that follows, as [Writer.FlushAtCommit] does. It
-// returns the error that made the transaction unusable, if any.
+// FlushTogether is [Writer.FlushAtCommit] for all writers of one [Outbox.HandlingTogether]. The
+// events are written in the order of queueing. If a writer's error made the transaction unusable,
+// FlushTogether returns the error.
 func FlushTogether[TX any](ctx context.Context, writers []*Writer[TX]) error {
 	for _, w := range writers {
 		if w.err != nil {
@@ -145,11 +144,11 @@ func FlushTogether[TX any](ctx context.Context, writers []*Writer[TX]) error {
 	return writers[0].FlushAtCommit(ctx)
 }
 
-// Savepoint runs fn within a savepoint. If fn returns an error, its changes and events are rolled
-// back and its events are not counted; the error is returned, and the transaction goes on. Use the
-// writer given to fn, which is w itself. [outbox.ErrConflict] and [outbox.ErrSecondWriter] cannot
-// be rolled back this way: the writer returns these errors from then on, so [Outbox.Transact] and
-// handlers do not commit past them.
+// Savepoint runs fn within a savepoint, with w itself as the writer. If fn returns an error, the
+// changes and events of fn are rolled back, the events are not counted, the error is returned, and
+// the transaction goes on. A savepoint cannot undo [outbox.ErrConflict] and
+// [outbox.ErrSecondWriter]: the writer returns the error from then on, so [Outbox.Transact] and
+// handlers do not commit.
 func (w *Writer[TX]) Savepoint(ctx context.Context, fn func(ctx context.Context, w *Writer[TX]) error) error {
 	if err := w.Flush(ctx); err != nil {
 		return err
@@ -177,7 +176,7 @@ func (w *Writer[TX]) Savepoint(ctx context.Context, fn func(ctx context.Context,
 	return err
 }
 
-// records makes events ready to be stored, all of them or none.
+// records makes events ready to be stored, all or none.
 func (w *Writer[TX]) records(events []Event) ([]outbox.Record, error) {
 	counted, now := len(w.counted), time.Now()
 	records := make([]outbox.Record, len(events))
@@ -249,8 +248,8 @@ func (w *Writer[TX]) identify(e *Event) (uuid.UUID, int, error) {
 	return uuid.Nil, 0, ErrNoIdentity
 }
 
-// checkVersion refuses the zero value, too: with it, all events of a source would have one
-// identity, and all but the first would be taken for repetitions.
+// checkVersion also refuses 0, the value of a forgotten Version: all transactions of a source would
+// share one identity, and all but the first would count as repetitions.
 func checkVersion(version int64) error {
 	if version < 1 {
 		return fmt.Errorf("Version: %d is less than 1: %w", version, ErrNoIdentity)
@@ -268,7 +267,7 @@ func (w *Writer[TX]) count(s sequence) int {
 	return n
 }
 
-// uncount takes back the counts of the events after the first counted ones.
+// uncount takes back all counts but the first counted.
 func (w *Writer[TX]) uncount(counted int) {
 	for _, s := range w.counted[counted:] {
 		w.next[s]--
@@ -276,7 +275,7 @@ func (w *Writer[TX]) uncount(counted int) {
 	w.counted = w.counted[:counted]
 }
 
-// inherit takes over the correlation ID and the trace context of the message that caused an event.
+// inherit gives e the correlation ID and the trace context of cause, unless e has its own.
 func (w *Writer[TX]) inherit(e *transport.Event) {
 	if e.CorrelationID == "" {
 		e.CorrelationID = w.cause.CorrelationID
@@ -312,16 +311,15 @@ func (w *Writer[TX]) noteWakes(records []outbox.Record) {
 	}
 }
 
-// changed wakes relays if no caller does after the commit.
+// changed wakes relays in this process if the commit is the caller's: the commit may follow at
+// once, and the relays begin to poll fast.
 func (w *Writer[TX]) changed() {
 	if !w.flushes {
-		// The commit is the caller's and may follow at once: relays in this process begin to poll
-		// fast.
 		w.outbox.local.Send(wakeup.All)
 	}
 }
 
-// lockAll locks the keys of records, if Config.LockKeys asks for it.
+// lockAll locks the keys of records if Config.LockKeys is set.
 func (w *Writer[TX]) lockAll(ctx context.Context, records []outbox.Record) error {
 	if !w.outbox.cfg.LockKeys {
 		return nil
@@ -332,8 +330,8 @@ func (w *Writer[TX]) lockAll(ctx context.Context, records []outbox.Record) error
 	return nil
 }
 
-// lock locks the keys of records, sorted: two transactions cannot wait for each other within one
-// write.
+// lock locks the keys of records in sorted order: two transactions do not wait for each other
+// within one write.
 func (w *Writer[TX]) lock(ctx context.Context, records []outbox.Record) error {
 	keys := make([]string, 0, len(records))
 	for i := range records {

@@ -13,17 +13,17 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// Wakeup tells in which shards events were committed, and whether some are deferred. The zero value
-// tells of no commit.
+// Wakeup names the shards in which events were committed, and tells whether any of the events is
+// deferred. The zero value names no shard.
 type Wakeup struct {
-	Shards   uint64 // a bit for each
+	Shards   uint64 // a bit per shard
 	Deferred bool
 }
 
 // All is the wake-up of a sender that does not know the committed events.
 var All = Wakeup{Shards: ^uint64(0), Deferred: true}
 
-var _ = [1]struct{}{}[idgen.Shards-64] // there is a bit for each shard
+var _ = [1]struct{}{}[idgen.Shards-64] // a bit per shard
 
 // With returns w with one more record.
 func (w Wakeup) With(r *outbox.Record) Wakeup {
@@ -32,7 +32,7 @@ func (w Wakeup) With(r *outbox.Record) Wakeup {
 	return w
 }
 
-// And returns a wake-up for the commits of both w and other.
+// And returns a wake-up for the commits of w and of other.
 func (w Wakeup) And(other Wakeup) Wakeup {
 	return Wakeup{w.Shards | other.Shards, w.Deferred || other.Deferred}
 }
@@ -46,8 +46,8 @@ func (w Wakeup) In(shard int) bool { return w.Shards&(1<<shard) != 0 }
 // Everywhere tells whether w is about all shards.
 func (w Wakeup) Everywhere() bool { return w.Shards == All.Shards }
 
-// format begins the text of a wake-up that names shards. A relay that knows another format polls
-// all shards.
+// format begins the text of a wake-up that names shards. A relay that does not know the format
+// polls all shards.
 const format = "1"
 
 // Text returns w for relays in other processes. from is the ID of the committing outbox.
@@ -59,8 +59,8 @@ func (w Wakeup) Text(from string) string {
 	return fmt.Sprintf("%s %016x %d %s", format, w.Shards, deferred, from)
 }
 
-// Parse parses the result of [Wakeup.Text]. It takes any other text for the ID of an outbox whose
-// wake-ups name no shards.
+// Parse parses a text from [Wakeup.Text]. Any other text is the ID of an outbox whose wake-ups name
+// no shards.
 func Parse(text string) (w Wakeup, from string) {
 	parts := strings.SplitN(text, " ", 4)
 	if len(parts) != 4 || parts[0] != format {
@@ -73,8 +73,7 @@ func Parse(text string) (w Wakeup, from string) {
 	return Wakeup{Shards: shards, Deferred: parts[2] != "0"}, parts[3]
 }
 
-// Signal is a broadcast. It remembers one pending wake-up for each subscriber. The zero value is
-// ready.
+// Signal is a broadcast with one pending wake-up per subscriber. The zero value is ready.
 type Signal struct {
 	mu   sync.Mutex
 	subs map[*Subscription]struct{}
@@ -88,7 +87,7 @@ type Subscription struct {
 	pending Wakeup
 }
 
-// Take returns the wake-ups since the last call, as one.
+// Take returns all wake-ups since the last Take, joined.
 func (s *Subscription) Take() Wakeup {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -132,10 +131,10 @@ func (s *Signal) Subscribe() (*Subscription, func()) {
 	}
 }
 
-// Source is an outbox as a relay in its process sees it.
+// Source is an outbox for a relay in its process.
 type Source struct {
 	Store   outbox.RelayStore
 	Logger  *slog.Logger
-	Commits *Signal // tells of commits
+	Commits *Signal // signals commits
 	ID      string  // unique among all outboxes, in any process
 }
