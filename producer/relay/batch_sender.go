@@ -11,13 +11,13 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// batchSender makes a [transport.Sender] of any Watermill publisher. The waiting messages of one
-// topic go out in one Publish call. If the call fails, any message of the batch may have been
-// published. Every message is then published again alone, and its own error is its outcome.
+// batchSender makes any Watermill publisher a [transport.Sender]. One Publish call publishes the
+// waiting messages of a topic. If the call fails, any message of the batch may have been published:
+// every message is then published again alone, and gets the outcome of its own call.
 //
-// Publish takes no context. When the context of a message ends, its outcome is Unavailable; the
-// goroutine that calls Publish goes on until the call returns, and takes one of the bounded number
-// of places until then.
+// Publish takes no context. When the context of a message ends, the outcome of the message is
+// Unavailable. The goroutine that calls Publish goes on until the call returns, and keeps its place
+// meanwhile. The number of places is bounded.
 type batchSender struct {
 	publisher message.Publisher
 	places    int
@@ -27,12 +27,12 @@ type batchSender struct {
 	topics     []string // topics with waiting messages, in turns
 	unanswered map[*batched]struct{}
 	busy       int
-	watchedCtx context.Context // the last context whose end is waited for
-	idle       chan struct{}   // closed when busy is 0 again; nil if nothing waits for that
+	watchedCtx context.Context // the last context whose end calls expire
+	idle       chan struct{}   // closed when busy is 0 again; nil without a waiter
 }
 
 type batched struct {
-	ctx  context.Context //nolint:containedctx // it is the message's
+	ctx  context.Context //nolint:containedctx // the context of the message
 	msg  *message.Message
 	done func(transport.Result) // nil once called
 }
@@ -83,7 +83,8 @@ func (s *batchSender) Publish(topic string, messages ...*message.Message) error 
 // Close implements [message.Publisher]. It leaves the publisher to its owner.
 func (s *batchSender) Close() error { return nil }
 
-// wait waits until no Publish call is under way, or ctx ends, and tells whether there is none.
+// wait waits until no Publish call is under way, or ctx ends, and tells whether all calls have
+// returned.
 func (s *batchSender) wait(ctx context.Context) bool {
 	s.mu.Lock()
 	if s.busy == 0 {
@@ -114,8 +115,8 @@ func (s *batchSender) publishAll() {
 	}
 }
 
-// next takes the waiting messages of the next topic, without those whose context has ended, or
-// gives the caller's place up.
+// next takes the waiting messages of the next topic, except for messages whose context has ended.
+// Without a message, next gives up the caller's place.
 func (s *batchSender) next() (string, []*batched) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -162,7 +163,7 @@ func (s *batchSender) publish(topic string, batch []*batched) {
 	}
 	for _, m := range batch {
 		if m.ctx.Err() != nil {
-			continue // expire reports it
+			continue // expire reports m
 		}
 		s.report(m, resultOf(s.call(topic, m.msg)))
 	}
@@ -178,7 +179,7 @@ func (s *batchSender) call(topic string, messages ...*message.Message) (err erro
 	return s.publisher.Publish(topic, messages...)
 }
 
-// report reports the outcome of m, unless it was reported before.
+// report reports the outcome of m, unless an outcome was reported before.
 func (s *batchSender) report(m *batched, res transport.Result) {
 	s.mu.Lock()
 	done := m.done
@@ -205,9 +206,9 @@ func (s *batchSender) expire() {
 	}
 }
 
-// resultOf reads an outcome from the error of a Publish call of one message. An error may state its
-// outcome by a method. The end of a context means that the outcome is not known. Any other error is
-// a refusal, and the other messages of the route will tell whether the message is at fault.
+// resultOf returns the outcome of a Publish call for one message. An error may state its outcome by
+// a method. The end of a context leaves the outcome unknown. Any other error is a refusal; other
+// messages of the route will tell whether the message is at fault.
 func resultOf(err error) transport.Result {
 	if err == nil {
 		return transport.Result{Outcome: transport.Confirmed}

@@ -20,20 +20,20 @@ type Config struct {
 	// relay.
 	Name string `yaml:"name" env:"NAME"`
 
-	// LeaseTTL is how long a shard belongs to a relay without a renewal: the shards of a relay that
-	// died stand still for so long at most. Leases are renewed after a third of it, and no
-	// statement may take longer than it. Defaults to 10 s; at least 100 ms.
+	// LeaseTTL is how long a shard belongs to a relay without a renewal: the shards of a dead relay
+	// stand still for at most LeaseTTL. Leases are renewed after a third of LeaseTTL, and no
+	// statement may take longer than LeaseTTL. Defaults to 10 s; at least 100 ms.
 	LeaseTTL time.Duration `yaml:"lease_ttl" env:"LEASE_TTL"`
-	// Window is how many events may be in flight at the transport at once. A
-	// crash sends at most four times as many a second time. Defaults to 1000.
+	// Window is how many events may be in flight at the transport at once. After a crash, at most
+	// four times as many events are sent a second time. Defaults to 1000.
 	Window int `yaml:"window" env:"WINDOW"`
 	// WindowBytes is about how many bytes of events are kept in memory: as many events as fit by
-	// the average size of the latest ones, and no more than twice Window. The first fetches bring
-	// few events. A fetch may bring FetchSize events that are suddenly much larger than the
-	// average. Defaults to 64 MiB.
+	// the average size of the latest events, and at most twice Window. The first fetches bring few
+	// events. A fetch may bring FetchSize events that are suddenly much larger than the average.
+	// Defaults to 64 MiB.
 	WindowBytes int `yaml:"window_bytes" env:"WINDOW_BYTES"`
-	// FetchSize is how many events one statement reads from the queue, and as many again that
-	// committed late. Fewer are read if events are large, or after a statement that took too long.
+	// FetchSize is how many events one statement reads from the queue, besides as many late
+	// commits. Fewer events are read if they are large, or after a statement that took too long.
 	// Defaults to Window.
 	FetchSize int `yaml:"fetch_size" env:"FETCH_SIZE"`
 	// MaxPerKey is how many events of one key are kept in memory. The fetch reads past further
@@ -45,56 +45,57 @@ type Config struct {
 	MaxAttempts int `yaml:"max_attempts" env:"MAX_ATTEMPTS"`
 	// Backoff is how long an event waits after a counted attempt.
 	Backoff Backoff `yaml:"backoff" envPrefix:"BACKOFF_"`
-	// HoldDeadKeys keeps the events of a key behind a dead one until an operator redrives or
-	// discards the dead event. Otherwise the key goes on without it. Defaults to false.
+	// HoldDeadKeys holds the later events of a key with a dead event until an operator redrives or
+	// discards the dead event. Otherwise the key goes on. Defaults to false.
 	HoldDeadKeys bool `yaml:"hold_dead_keys" env:"HOLD_DEAD_KEYS"`
 
 	// AllowLoss accepts a publisher that is known to report lost messages as published, as
-	// watermill-amqp's own does with messages that no queue takes. Defaults to false: such a
+	// watermill-amqp's publisher does with messages that no queue takes. Defaults to false: such a
 	// publisher is refused.
 	AllowLoss bool `yaml:"allow_loss" env:"ALLOW_LOSS"`
 
-	// PollMin is the least time between two polls of the queue while it is not drained, unless
-	// memory has run empty. A wake-up polls at once, up to 20 times in advance; on average,
-	// wake-ups poll once in PollMin at most. If more than 3 events are committed in PollMin, polls
-	// are up to four times as far apart: then each returns more, and the database has time for
-	// other work. Defaults to 5 ms.
+	// PollMin is the least time between two polls of all shards without a wake-up; a shard known to
+	// have more events is read on at once. A wake-up polls at once, up to 20 times in advance; on
+	// average, wake-ups poll once in PollMin at most. If more than 3 events are committed in
+	// PollMin, polls are up to four times as far apart: a poll then returns more events, and the
+	// database has time for other work. Defaults to 5 ms.
 	PollMin time.Duration `yaml:"poll_min" env:"POLL_MIN"`
 	// PollMax is the time between two polls of an empty queue. The time grows from PollMin to
-	// PollMax, and a wake-up sets it back. It is also the longest time between two polls for
-	// deferred events: a relay knows when the next one is due, except for events that were written
-	// or moved since its last poll. A wake-up brings such a poll within 100 ms. Defaults to 500 ms.
+	// PollMax, and a wake-up sets it back. PollMax is also the longest time between two polls for
+	// deferred events: a relay knows when the next deferred event is due, except for events written
+	// or rescheduled since its last poll. A wake-up brings a poll for deferred events within 100
+	// ms. Defaults to 500 ms.
 	PollMax time.Duration `yaml:"poll_max" env:"POLL_MAX"`
 	// PollOnly keeps the relay from listening for wake-ups of other processes, which takes a
 	// connection of its own. Defaults to false.
 	PollOnly bool `yaml:"poll_only" env:"POLL_ONLY"`
 
-	// SendTimeout bounds the wait for the outcome of one send. An event without a known outcome by
-	// then is sent again, also if the publisher, against its contract, has reported none a second
-	// later. Defaults to 30 s.
+	// SendTimeout bounds the wait for the outcome of one send. An event whose outcome is unknown by
+	// then is sent again, also if the publisher, against its contract, has reported no outcome a
+	// second later. Defaults to 30 s.
 	SendTimeout time.Duration `yaml:"send_timeout" env:"SEND_TIMEOUT"`
-	// RouteProbeInterval is the time between two probes of a route on which
-	// nothing succeeds; the first few come sooner. Defaults to 1 s.
+	// RouteProbeInterval is the time between two probes of a route without a success; the first few
+	// probes come sooner. Defaults to 1 s.
 	RouteProbeInterval time.Duration `yaml:"route_probe_interval" env:"ROUTE_PROBE_INTERVAL"`
-	// RouteGrace is how long nothing may succeed on a route before the route is reported as an
+	// RouteGrace is how long a route may be without a success before the route is reported as an
 	// error. Defaults to 1 minute.
 	RouteGrace time.Duration `yaml:"route_grace" env:"ROUTE_GRACE"`
 	// Publishers is how many Publish calls may be under way at once, for a
 	// publisher that is no [transport.Sender]. Defaults to 8.
 	Publishers int `yaml:"publishers" env:"PUBLISHERS"`
 
-	// Downstreams are further publishers, for the topics that they name. Defaults to none: all
+	// Downstreams are further publishers, for the topics of their patterns. Defaults to none: all
 	// events go to the publisher of New.
 	Downstreams []Downstream `yaml:"downstreams" envPrefix:"DOWNSTREAMS_"`
 
-	// ShutdownTimeout is how long Run, when told to stop, waits for the outcomes of events in
-	// flight. Shards that still have events in flight then are not given back: their leases run
-	// out. Defaults to 15 s.
+	// ShutdownTimeout is how long Run, after the end of its context, waits for the outcomes of
+	// events in flight. Shards with events still in flight are then not given back: their leases
+	// run out. Defaults to 15 s.
 	ShutdownTimeout time.Duration `yaml:"shutdown_timeout" env:"SHUTDOWN_TIMEOUT"`
 
-	// Signer signs every message for its topic, as named at its publisher. Consumers can then tell
-	// it from messages of other senders; see consumer.Config. Defaults to nil: messages are not
-	// signed.
+	// Signer signs every message for its topic, as named at the publisher. Consumers can then tell
+	// the messages from messages of other senders; see consumer.Config. Defaults to nil: messages
+	// are not signed.
 	Signer *signature.Signer `yaml:"-" env:"-"`
 
 	// Logger receives every failed attempt, park, take-over and lost lease, and errors of the
@@ -102,8 +103,8 @@ type Config struct {
 	Logger *slog.Logger `yaml:"-" env:"-"`
 }
 
-// Backoff says how long an event waits before it is sent again. The time is drawn at random between
-// 0 and a bound, which begins with Initial and doubles with every attempt up to Max. So events that
+// Backoff is how long an event waits before it is sent again. The time is drawn at random between 0
+// and a bound, which begins with Initial and doubles with every attempt up to Max. So events that
 // failed together do not come back together.
 type Backoff struct {
 	// Initial is the bound after the first attempt. Defaults to 1 s.

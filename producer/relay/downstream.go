@@ -11,30 +11,30 @@ import (
 	"github.com/boxpair/boxpair/producer/internal/field"
 )
 
-// Downstream is one of several publishers of a relay: another broker, another exchange, or the same
-// exchange under other topics. A downstream that is down delays the events of its topics, and later
-// events of their keys on other topics: a key has one order over all topics, since one queue may be
-// bound to several. Events on downstreams that are to go on without each other need different keys.
-// The view outbox_status names the event and the route that a key waits for.
+// Downstream is one of several publishers of a relay: a broker, an exchange, or an exchange under
+// different topic names. A downstream that is down delays the events of its topics, and later
+// events of their keys on all topics: a key has one order over all topics, since one queue may be
+// bound to several topics. Events that must not wait for each other's downstreams need different
+// keys. The view outbox_status names the event and the route for which a key waits.
 type Downstream struct {
 	// Name names the downstream in the log and in [Relay.Health]. Required, and unique.
 	Name string `yaml:"name" env:"NAME"`
-	// Publisher takes the messages, as the publisher of [New] does. Required. It belongs to the
-	// caller, and may serve several downstreams.
+	// Publisher takes the messages, like the publisher of [New]. Required. The publisher belongs to
+	// the caller, and may serve several downstreams.
 	Publisher message.Publisher `yaml:"-" env:"-"`
-	// Topics are patterns of the topics that are published there, in the syntax of AMQP's topic
-	// exchanges: words between dots, of which "*" stands for one word and "#" for any number, none
-	// included. Required. An event goes to the first downstream with a matching pattern, or to the
-	// publisher of New.
+	// Topics are patterns for the topics of the downstream, in the syntax of AMQP's topic
+	// exchanges: words between dots, where "*" stands for one word and "#" for any number of words,
+	// including zero. Required. An event goes to the first downstream with a matching pattern, or
+	// else to the publisher of New.
 	Topics []string `yaml:"topics" env:"TOPICS"`
-	// Rename gives topics another name at this downstream. Defaults to none.
+	// Rename maps topics to their names at the downstream. Defaults to none.
 	Rename map[string]string `yaml:"rename" env:"RENAME"`
-	// Prefix is put before every topic, after Rename: "orders" of the shop may be "shop.orders"
-	// there. Defaults to none.
+	// Prefix is put before every topic, after Rename: with "shop.", the topic "orders" becomes
+	// "shop.orders". Defaults to none.
 	Prefix string `yaml:"prefix" env:"PREFIX"`
-	// Window is how many events may be in flight there at once. A batch of the publisher has half
-	// of it at most, and the last batch may go beyond it. Defaults to an equal share of
-	// Config.Window for each downstream and the publisher of New.
+	// Window is how many events may be in flight at the downstream. A batch has at most half of
+	// Window, and the last batch may exceed Window. Defaults to an equal share of Config.Window for
+	// each downstream and the publisher of New.
 	Window int `yaml:"window" env:"WINDOW"`
 }
 
@@ -46,14 +46,14 @@ func (d *Downstream) topic(topic string) string {
 	return d.Prefix + topic
 }
 
-// takes tells whether d is for topic.
+// takes tells whether topic is a topic of d.
 func (d *Downstream) takes(topic string) bool {
 	return slices.ContainsFunc(d.Topics, func(pattern string) bool {
 		return matches(strings.Split(pattern, "."), strings.Split(topic, "."))
 	})
 }
 
-// matches tells whether the words of a topic match those of a pattern.
+// matches tells whether the words of a topic match the words of a pattern.
 func matches(pattern, words []string) bool {
 	for i, p := range pattern {
 		if p == "#" {

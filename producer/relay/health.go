@@ -2,36 +2,35 @@ package relay
 
 import "time"
 
-// Health is the state of a relay at one moment. The time of an event that has not happened in this
-// run is zero.
+// Health is the state of a relay at one moment. A time is zero if its event has not happened in
+// this run.
 type Health struct {
 	Running bool
-	// Shards is how many shards the relay has the lease of. Share is its fair share among the
-	// Relays that are visible.
+	// Shards is the number of leased shards. Share is the relay's fair share among Relays, the
+	// visible relays.
 	Shards, Share, Relays int
-	// InFlight is how many events are at the transport, Waiting how many are in memory
-	// and not sent, and Unmarked how many were confirmed and are still in the queue.
+	// InFlight counts the events at the transport, Waiting the unsent events in memory, and
+	// Unmarked the confirmed events that are still in the queue.
 	InFlight, Waiting, Unmarked int
-	// OldestInFlight is when the oldest event in flight was given to the transport; zero if none is
-	// in flight. It is never much longer ago than Config.SendTimeout.
+	// OldestInFlight is when the oldest event in flight was given to the transport, or zero without
+	// an event in flight. Its age is never much more than Config.SendTimeout.
 	OldestInFlight time.Time
 	// Routes are the routes on which only probes are sent, by name.
 	Routes []RouteHealth
 	// DatabaseError is the last failure of a statement, and DatabaseErrorAt its time.
 	DatabaseError   string
 	DatabaseErrorAt time.Time
-	// SchemaError is what the relay found wrong with the tables at its start: missing migrations,
-	// with the command to apply them, or a database that cannot be reached. The relay asks again
-	// until the tables are complete; then it is "".
+	// SchemaError is the fault of the tables: missing migrations, with the command that applies the
+	// migrations, or an unreachable database. The relay checks the tables from its start until they
+	// are complete; SchemaError is then "".
 	SchemaError string
-	// FailedOverAt is when the relay last found a different database than before; see
-	// [outbox.Identifier].
+	// FailedOverAt is when the relay last found a changed database; see [outbox.Identifier].
 	FailedOverAt time.Time
 	// LastRead, LastRenewal, LastMark and LastConfirm are when the relay last read from the
 	// database, renewed its leases, removed delivered events and had an event confirmed.
 	LastRead, LastRenewal, LastMark, LastConfirm time.Time
-	// Reads is how often the relay has read from the database in this run, and ReadTime how long it
-	// waited for the answers, failures included.
+	// Reads counts the reads from the database in this run. ReadTime is the time spent in reads,
+	// failures included.
 	Reads    int64
 	ReadTime time.Duration
 }
@@ -40,11 +39,11 @@ type Health struct {
 type RouteHealth struct {
 	// Route is the name of the route, as of [transport.Sender].
 	Route string
-	// Paused routes refuse messages; the others do not answer.
+	// Paused tells a route that refuses messages from a route that does not answer.
 	Paused bool
-	// Since is when the first failure after the last success was.
+	// Since is the time of the first failure after the last success.
 	Since time.Time
-	// Overdue tells that Since is longer ago than Config.RouteGrace.
+	// Overdue tells whether Since is longer ago than Config.RouteGrace.
 	Overdue bool
 	// LastError is the last failure, and LastErrorAt its time.
 	LastError   string

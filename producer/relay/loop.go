@@ -20,17 +20,17 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// relayLoop drives a machine with a store, a transport and a clock. It owns all goroutines of a
-// run: one steps the core, one sends, one listens, and every statement under way has its own; the
-// core bounds their number.
+// relayLoop drives a machine with a store, a transport and a clock. relayLoop owns all goroutines
+// of a run: the goroutine that steps the core, the goroutine that sends, the goroutine that
+// listens, and a goroutine for every statement under way. The core bounds the number of statements.
 type relayLoop struct {
 	store     outbox.RelayStore
 	sender    transport.Sender
 	cfg       Config
-	asker     *statement.Asker // of statements
+	asker     *statement.Asker
 	once      bool
 	wakes     *wakeup.Subscription
-	ownOutbox string // the outbox of wakes, or ""
+	ownOutbox string // ID of the outbox of wakes, or ""
 
 	origin time.Time // of the core's time
 	box    mailbox
@@ -41,7 +41,7 @@ type relayLoop struct {
 	mu   sync.Mutex // guards core against Health
 	core *core.Machine
 
-	err error // the first failed statement, for RunOnce
+	err error // errors of failed statements, for RunOnce
 }
 
 func newRelayLoop(store outbox.RelayStore, sender transport.Sender, cfg Config, wakes *wakeup.Subscription, once bool) *relayLoop {
@@ -70,7 +70,7 @@ func (l *relayLoop) route(topic string) (name string) {
 
 func (l *relayLoop) now() time.Duration { return time.Since(l.origin) }
 
-// run steps the core until it has stopped. The end of ctx stops it.
+// run steps the core until the core has stopped. The end of ctx stops the core.
 func (l *relayLoop) run(ctx context.Context) {
 	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	l.tasks.Go(func() { l.sendAll(work) })
@@ -114,8 +114,8 @@ func (l *relayLoop) locked(do func(now time.Duration)) {
 	do(l.now())
 }
 
-// step gives the core its input and starts the core's calls and sends. It returns the time until
-// the next step is due without input.
+// step gives the core its input, and starts the core's calls and sends. Without input, the next
+// step is due after wait.
 func (l *relayLoop) step(work context.Context) (wait time.Duration, stopped bool) {
 	replies, outcomes, overdue, woken := l.box.take()
 	l.mu.Lock()
@@ -161,8 +161,8 @@ func (l *relayLoop) step(work context.Context) (wait time.Duration, stopped bool
 	return at - now, stopped
 }
 
-// execute runs a statement within its time limit: changes are fenced, so a statement is useless
-// beyond the lease.
+// execute runs a statement within its time limit. A statement is useless beyond the lease, since
+// changes are fenced.
 func (l *relayLoop) execute(ctx context.Context, cl *core.Call) {
 	limit := l.cfg.LeaseTTL
 	switch {
@@ -185,7 +185,7 @@ func (l *relayLoop) execute(ctx context.Context, cl *core.Call) {
 	}
 }
 
-// listen passes wake-ups of other processes on.
+// listen passes on wake-ups from other processes.
 func (l *relayLoop) listen(ctx context.Context) {
 	for fails := 0; ; fails++ {
 		began := time.Now()
@@ -204,8 +204,8 @@ func (l *relayLoop) listen(ctx context.Context) {
 	}
 }
 
-// passWakeup passes a wake-up on, unless it is about commits of the outbox in this process, which
-// are known already: a second poll would use up the rate of wake-ups, and delay the next ones.
+// passWakeup passes on a wake-up from another process. Commits in this process are known already: a
+// second poll would use up the rate of wake-ups, and delay the next polls.
 func (l *relayLoop) passWakeup(text string) {
 	if n, from := wakeup.Parse(text); from == "" || from != l.ownOutbox {
 		l.box.wake(n)

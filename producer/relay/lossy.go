@@ -9,7 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// refuseLossy returns an error that names each publisher which is known to lose messages.
+// refuseLossy returns an error that names the publishers known to lose messages.
 func refuseLossy(publisher message.Publisher, downstreams []Downstream) error {
 	var errs []error
 	check := func(name string, p message.Publisher) {
@@ -25,8 +25,8 @@ func refuseLossy(publisher message.Publisher, downstreams []Downstream) error {
 	return errors.Join(errs...)
 }
 
-// isLossy tells whether p is watermill-amqp's publisher. It goes by the package of the type: a
-// program that does not use that publisher need not compile it.
+// isLossy tells whether p is watermill-amqp's publisher, by the package path of the type: an import
+// would compile watermill-amqp into every program.
 func isLossy(p message.Publisher) bool {
 	t := reflect.TypeOf(p)
 	if t == nil || t.Kind() != reflect.Pointer {

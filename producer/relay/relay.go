@@ -16,38 +16,39 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// Relay moves committed events from an outbox to a Watermill publisher, in the process that writes
-// them or alone in another. Any number of relays may run on one outbox: they share its shards
-// fairly, and take over from relays that die.
+// Relay sends the committed events of an outbox to a Watermill publisher, or to several publishers
+// by topic (see [Downstream]), in the process that writes the events or in a process of its own.
+// Any number of relays may run on one outbox: the relays share the shards fairly, and take over the
+// shards of dead relays.
 //
-// If the publisher is a [transport.Sender], as both transports of this library are, many messages
-// are in flight at once and each has its own outcome. If it is a [transport.BatchSender] that is
-// set up for batches, waiting events of a key travel together; else one at a time. Any other
-// publisher gets batches of one topic; see Config.Publishers. An error of its Publish may have a
-// method Outcome() transport.Outcome to state the outcome; otherwise it counts as a refusal.
+// With a [transport.Sender], as both transports of this library are, many messages are in flight at
+// once, and every message has an outcome of its own. With a [transport.BatchSender] that is set up
+// for batches, waiting events of a key travel together, and otherwise one at a time. Any other
+// publisher gets batches of one topic; see Config.Publishers. An error of Publish may state its
+// outcome by a method Outcome() transport.Outcome. Without the method, the end of a context leaves
+// the outcome unknown, and any other error is a refusal.
 //
 // # Outcomes
 //
-// Confirmed removes an event. Invalid makes it dead at once. Returned and Refused count an attempt,
-// but only if the route works for other events; a route on which nothing succeeds is paused,
-// probed, and counts nothing. On a route that refuses some events and takes others, as a queue at
-// its limit does, attempts count so seldom that an event without a fault is delivered long before
-// it is dead. Two bad events of different keys, alone on a route, look like a route that does not
-// work: they stay, and are reported after RouteGrace, until another event succeeds or an operator
-// acts. One key alone counts its attempts. After a counted attempt the event is parked with a
-// backoff, and the later events of its key follow it. Unavailable counts nothing: the route is
-// tried again, a little later each time.
+// Confirmed removes an event. Invalid makes an event dead at once. Returned and Refused count an
+// attempt, but only if the route works for other events; a route without successes is paused,
+// probed, and counts no attempt. On a route that takes some events and refuses others, like a queue
+// at its limit, attempts count so seldom that an event without a fault is delivered long before it
+// is dead. Two bad events of different keys, alone on a route, look like a route that does not
+// work: the events stay, and are reported after RouteGrace, until another event succeeds or an
+// operator acts. A single failing key counts its attempts. After a counted attempt the event is
+// parked with a backoff, and the later events of its key follow. Unavailable counts no attempt: the
+// route is tried again, a little later each time.
 //
 // # Crashes
 //
-// A relay may be killed at any point: all its lasting state is in the database. The next owner of
-// its shards sends the events again that were in flight or not yet marked, first of each key first,
-// with [transport.WithRedelivered] in the context of the messages. A relay that was merely
-// suspended, and wakes up with its leases gone, can still send a few events a second time, never
-// ahead of an earlier event of their key; it cannot change the database.
+// A relay may be killed at any point: all its lasting state is in the database. The next owner of a
+// shard sends the events that were in flight or unmarked again, in the order of each key, with
+// [transport.WithRedelivered] in the context of the messages. A suspended relay that wakes up
+// without its leases may still send a few events a second time, never ahead of an earlier event of
+// their key. Such a relay cannot change the database.
 //
-// A Relay is safe for concurrent use, but runs once at a time. It publishes to one publisher, or to
-// several by topic; see [Downstream].
+// A Relay is safe for concurrent use, but runs once at a time.
 type Relay struct {
 	store     outbox.RelayStore
 	publisher message.Publisher
@@ -56,25 +57,25 @@ type Relay struct {
 
 	mu     sync.Mutex
 	loop   *relayLoop // nil when the relay does not run
-	schema string     // what is wrong with the tables, as checked at the start
+	schema string     // fault of the tables, "" if none is known
 }
 
 // Report counts the events of a [Relay.RunOnce].
 type Report struct {
 	// Delivered events were confirmed and have left the outbox.
 	Delivered int
-	// Failed is how many attempts were counted.
+	// Failed is the number of counted attempts.
 	Failed int
-	// Dead is how many events have used up their attempts, or could never be sent.
+	// Dead events have used up their attempts, or could never be sent.
 	Dead int
-	// Left is how many events were read and not sent, because the transport or their route takes
-	// nothing now. There may be more events behind them.
+	// Left events were read and not sent, because the transport or their route takes no event now.
+	// More events may be behind them.
 	Left int
 }
 
-// New returns a relay for outbox that publishes to publisher, which may be nil if cfg has
-// downstreams. Commits through [producer.Outbox.Transact] wake it at once. It does no I/O. The
-// publisher belongs to the caller, who closes it after the relay has ended.
+// New returns a relay that sends the events of outbox to publisher, which may be nil if cfg has
+// downstreams. New does no I/O. Commits through [producer.Outbox.Transact] wake the relay at once.
+// The publisher belongs to the caller, who closes it after the relay has ended.
 func New[TX any](outbox *producer.Outbox[TX], publisher message.Publisher, cfg Config) (*Relay, error) {
 	if outbox == nil {
 		return nil, errors.New("relay config: outbox is nil")
@@ -86,15 +87,15 @@ func New[TX any](outbox *producer.Outbox[TX], publisher message.Publisher, cfg C
 	return newRelay(from.Store, wakes{from.Commits, from.ID}, publisher, cfg)
 }
 
-// NewStandalone returns a relay for a process that writes no events; see [New]. It does no I/O.
+// NewStandalone is [New] for a process that writes no events.
 func NewStandalone(store outbox.RelayStore, publisher message.Publisher, cfg Config) (*Relay, error) {
 	return newRelay(store, wakes{}, publisher, cfg)
 }
 
-// wakes tells a relay of the commits of an outbox in its process. The store's signal tells of the
+// wakes signals the commits of an outbox in the relay's process. The store's signal tells of the
 // same commits.
 type wakes struct {
-	signal *wakeup.Signal // nil: there is no outbox
+	signal *wakeup.Signal // nil without an outbox
 	id     string         // of the outbox
 }
 
@@ -125,18 +126,19 @@ func newRelay(store outbox.RelayStore, wakes wakes, publisher message.Publisher,
 // Name returns the relay's name among the relays of its outbox.
 func (r *Relay) Name() string { return r.cfg.Name }
 
-// Run moves events until ctx ends. Then the relay sends nothing more, waits for the outcomes of
-// events in flight, at most Config.ShutdownTimeout, records them, gives its shards back, and
-// returns nil. A database or a transport that cannot be reached is no error: Run goes on trying and
-// reports it in the log and in [Relay.Health]. It returns an error only if the relay runs already.
+// Run sends events until ctx ends. The relay then stops sending, waits for the outcomes of events
+// in flight, at most Config.ShutdownTimeout, records the outcomes, gives its shards back, and
+// returns nil. An unreachable database or transport is no error: Run goes on trying and reports the
+// fault in the log and in [Relay.Health]. Run returns an error only if the relay runs already.
 func (r *Relay) Run(ctx context.Context) error {
 	_, err := r.run(ctx, false)
 	return err
 }
 
-// RunOnce acquires shards, sends all due events, gives the shards back, and reports the numbers.
-// Events in shards of another relay, in their backoff, or refused by the transport for now are
-// left. It returns the first error of the database, or the cause of ctx's end.
+// RunOnce acquires shards, sends all due events, gives the shards back, and reports the numbers. It
+// leaves events that are in shards of another relay, in their backoff, or refused by the transport
+// for now. RunOnce stops at an error of the database and returns the error. If ctx ends, RunOnce
+// returns the cause. If the relay runs already, RunOnce returns an error.
 func (r *Relay) RunOnce(ctx context.Context) (Report, error) {
 	return r.run(ctx, true)
 }
@@ -174,13 +176,14 @@ type connector interface {
 }
 
 // prepare connects the publishers and checks the tables, so that a relay without events to send
-// learns of faults. Neither delays the relay, and both end with the returned function.
+// learns of faults. The relay does not wait for the connections and the check; the returned
+// function ends them.
 func (r *Relay) prepare(ctx context.Context) (end func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var tasks sync.WaitGroup
 	for _, p := range append([]message.Publisher{r.publisher}, r.downstreams()...) {
 		if c, ok := p.(connector); ok {
-			tasks.Go(func() { _ = c.Connect(ctx) }) // its own health reports the result
+			tasks.Go(func() { _ = c.Connect(ctx) }) // the publisher's health reports the result
 		}
 	}
 	tasks.Go(func() { schema.Await(ctx, r.store, func(err error) { r.checked(ctx, err) }) })
@@ -198,7 +201,7 @@ func (r *Relay) downstreams() []message.Publisher {
 	return list
 }
 
-// checked keeps what the store says of its tables.
+// checked keeps and logs the result of a check of the tables.
 func (r *Relay) checked(ctx context.Context, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -209,11 +212,11 @@ func (r *Relay) checked(ctx context.Context, err error) {
 	}
 }
 
-// output is the sender of a run, with the parts that have to be ended.
+// output is the sender of a run, with the parts that a run must end.
 type output struct {
 	sender  transport.Sender
 	router  *topicRouter   // nil with a single publisher
-	batches []*batchSender // of publishers that are no Sender
+	batches []*batchSender // around publishers that are no Sender
 }
 
 func (r *Relay) newOutput() *output {
@@ -263,7 +266,7 @@ func (out *output) start(ctx context.Context) (end func()) {
 	}
 }
 
-// await waits for Publish calls, which take no context. Calls that do not return are left behind
+// await waits for Publish calls, which take no context. A call that does not return is left behind
 // and logged.
 func (r *Relay) await(ctx context.Context, batches []*batchSender) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.cfg.ShutdownTimeout)

@@ -14,8 +14,8 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// sendAll sends events in the order of the core, from one goroutine, so the transport gets them in
-// that order.
+// sendAll sends events from one goroutine, so the transport gets the events in the order of the
+// core.
 func (l *relayLoop) sendAll(ctx context.Context) {
 	deadlines := sendDeadlines{timeout: l.cfg.SendTimeout, ended: l.box.overdue}
 	defer deadlines.end()
@@ -29,8 +29,8 @@ func (l *relayLoop) sendAll(ctx context.Context) {
 	}
 }
 
-// send sends one event. It checks the lease once more: this goroutine may have waited for the
-// transport, or the whole process may have been suspended.
+// send sends one event, with its batch tail. The lease is checked again, since the goroutine may
+// have waited for the transport, or the whole process may have been suspended.
 func (l *relayLoop) send(ctx context.Context, e *core.Entry) {
 	gen := e.Gen
 	if l.now() >= time.Duration(l.until[e.Shard].Load()) {
@@ -55,8 +55,8 @@ func (l *relayLoop) send(ctx context.Context, e *core.Entry) {
 	_ = fault.Hit(ctx, fault.Published)
 }
 
-// give gives the sender a message, or a batch. It does not recover from a panic: the sender may
-// hold locks and stand still from then on, where a new process goes on.
+// give hands a message or a batch to the sender. give does not recover from a panic: the sender may
+// hold locks and stand still from then on, whereas a new process goes on.
 func (l *relayLoop) give(ctx context.Context, topic string, msgs []*message.Message, done func(transport.Result)) {
 	if batches, ok := l.sender.(transport.BatchSender); ok && len(msgs) > 1 {
 		batches.SendBatch(ctx, topic, msgs, done)
@@ -65,8 +65,8 @@ func (l *relayLoop) give(ctx context.Context, topic string, msgs []*message.Mess
 	l.sender.Send(ctx, topic, msgs[0], done)
 }
 
-// readable returns an error if e, or an event of its batch tail, cannot be read, and so can never
-// be sent.
+// readable returns an error if e, or an event of its batch tail, is unreadable and so can never be
+// sent.
 func readable(e *core.Entry) error {
 	problem := e.Unreadable
 	for _, member := range e.BatchTail {
@@ -91,7 +91,7 @@ func messagesTo(ctx context.Context, e *core.Entry) []*message.Message {
 // messageTo returns e's message for one send.
 func messageTo(ctx context.Context, e *core.Entry) *message.Message {
 	msg := e.Message()
-	if apart := e.Stamp.Sub(e.OccurredAt).Abs(); apart >= time.Second && e.OccurredAt.Unix() > 0 { // otherwise the stamp says the same, for less
+	if apart := e.Stamp.Sub(e.OccurredAt).Abs(); apart >= time.Second && e.OccurredAt.Unix() > 0 { // otherwise the stamp will do
 		msg.Metadata[transport.MetaOccurredAt] = e.OccurredAt.UTC().Format(time.RFC3339Nano)
 	}
 	if e.Redelivered {
@@ -101,13 +101,13 @@ func messageTo(ctx context.Context, e *core.Entry) *message.Message {
 	return msg
 }
 
-// sendDeadlines hands out contexts that end after a timeout. A context serves all sends within a
-// sixteenth of the timeout, since a timer for each would cost more than the send.
+// sendDeadlines hands out contexts that end after a timeout. All sends within a sixteenth of the
+// timeout share a context, since a timer per send would cost more than the send.
 type sendDeadlines struct {
 	timeout time.Duration
 	ended   func(through int64) // called with the number of the last send whose context ended answerSlack ago
 
-	sends   int64 // so many contexts were handed out: one for each send, in the order of the core
+	sends   int64 // number of sends so far, in the order of the core
 	current context.Context
 	last    *atomic.Int64 // the last send that got current
 	renewAt time.Time

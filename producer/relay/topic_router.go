@@ -12,17 +12,17 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// ErrNoDownstream is the error of events whose topic no downstream takes, in a relay without a
-// publisher for the rest. They wait as on a route that does not work.
+// ErrNoDownstream is the error of an event whose topic no downstream takes, in a relay without a
+// publisher for the remaining topics. The event waits as on a route that does not work.
 var ErrNoDownstream = errors.New("no downstream takes the topic")
 
-// stuckAfter is how long a downstream may answer nothing with its window full, or may take for one
-// Send, before its waiting events are unavailable: they would take the relay's window from the
-// other downstreams. A message that is silent for longer, with room beside it, holds nothing up.
+// stuckAfter is how long a downstream may be silent while its window is full, or may take for one
+// Send, before its waiting events are unavailable. Otherwise these events would take the relay's
+// window from other downstreams. A silent message in a window with room holds up no event.
 const stuckAfter = time.Second
 
-// topicRouter is a [transport.Sender] over several downstreams. Each has a queue and a goroutine of
-// its own, since Send may block.
+// topicRouter is a [transport.Sender] over several downstreams. Every downstream has a queue and a
+// goroutine, since Send may block.
 type topicRouter struct {
 	queues []*downstreamQueue
 	tasks  sync.WaitGroup
@@ -38,12 +38,12 @@ type downstreamQueue struct {
 	queue      []*outgoing
 	inFlight   int
 	answeredAt time.Time // when the downstream last answered, or its window became full
-	sending    time.Time // when the current Send began, zero: none is under way
+	sending    time.Time // when the current Send began; zero without a Send under way
 	watched    bool      // a timer for checkStuck is set
 }
 
 type outgoing struct {
-	ctx   context.Context //nolint:containedctx // it is the send's
+	ctx   context.Context //nolint:containedctx // the context of the send
 	topic string
 	msgs  []*message.Message
 	done  func(transport.Result)
@@ -53,7 +53,7 @@ func (s *topicRouter) add(down Downstream, sender transport.Sender) {
 	s.queues = append(s.queues, &downstreamQueue{down: down, sender: sender, signal: make(chan struct{}, 1)})
 }
 
-// start serves the queues until ctx ends. Events queued then are unavailable.
+// start serves the queues until ctx ends. Events queued after the end of ctx are unavailable.
 func (s *topicRouter) start(ctx context.Context) {
 	for _, o := range s.queues {
 		s.tasks.Go(func() { o.serve(ctx) })
@@ -85,11 +85,11 @@ func (s *topicRouter) SendBatch(ctx context.Context, topic string, msgs []*messa
 	o.put(&outgoing{ctx: ctx, topic: o.down.topic(topic), msgs: msgs, done: done})
 }
 
-// BatchLimit implements [transport.BatchSender]. Without a topic the limit is not known, and 0.
+// BatchLimit implements [transport.BatchSender]. Without a topic, the limit is unknown and 0.
 func (s *topicRouter) BatchLimit() (messages, bytes int) { return 0, 0 }
 
-// batchLimit returns the batch limit of the downstream that takes topic. A batch has half of the
-// window at most, so that a batch on a silent route leaves room for other routes.
+// batchLimit returns the batch limit of the downstream that takes topic. A batch has at most half
+// of the window, so that a batch on a silent route leaves room for other routes.
 func (s *topicRouter) batchLimit(topic string) (messages, bytes int) {
 	o := s.queueOf(topic)
 	if o == nil {
@@ -203,9 +203,9 @@ func (o *downstreamQueue) send(out *outgoing) {
 	o.mu.Unlock()
 }
 
-// next returns the next outgoing event or batch if the window has a place. A batch may go beyond
-// the window: if it waited for room for all of its messages, it would hold up the queue for as long
-// as a message in flight is silent.
+// next returns the next outgoing event or batch if the window has room. A batch may exceed the
+// window. A batch that waited for room for all of its messages would hold up the queue as long as a
+// message in flight is silent.
 func (o *downstreamQueue) next() *outgoing {
 	o.mu.Lock()
 	defer o.mu.Unlock()

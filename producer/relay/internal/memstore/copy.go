@@ -8,13 +8,13 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// Copy is a store as a standby has it.
+// Copy is the store of a standby.
 type Copy struct {
 	Store   State
 	Written int // events written by the schedule
 }
 
-// State is the part of a store that is in the database.
+// State is the part of a store kept by the database.
 type State struct {
 	Last, Round int64
 	Log         map[int64]*outbox.Record
@@ -27,7 +27,7 @@ type State struct {
 	Failures    []Failure
 }
 
-// Copy returns the store as a standby has it.
+// Copy returns a copy of the database, for a standby.
 func (f *Store) Copy() *Copy {
 	c := State{
 		Last: f.Last, Round: f.Round, Log: maps.Clone(f.Log), Parked: make(map[int64]Parked),
@@ -43,7 +43,7 @@ func (f *Store) Copy() *Copy {
 	return &Copy{Store: c}
 }
 
-// Promote makes the store what the copy is. Open transactions end with their connections.
+// Promote gives the store the state of the copy. Open transactions end with their connections.
 func (f *Store) Promote(c *Copy) {
 	f.Mu.Lock()
 	defer f.Mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// WriteDeferred is Write for an event that is due at a time.
+// WriteDeferred is Write for a deferred event.
 func (tx *Tx) WriteDeferred(topic, key string, due time.Duration) int64 {
 	seq := tx.Write(topic, key)
 	tx.Store.Mu.Lock()
@@ -22,7 +22,7 @@ func (tx *Tx) WriteDeferred(topic, key string, due time.Duration) int64 {
 	return seq
 }
 
-// AddDeferred commits one event that is due at a time.
+// AddDeferred commits one deferred event.
 func (f *Store) AddDeferred(topic, key string, due time.Duration) int64 {
 	tx := f.Begin()
 	seq := tx.WriteDeferred(topic, key, due)

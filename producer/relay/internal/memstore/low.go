@@ -25,7 +25,7 @@ func (s *Shard) Kept() outbox.Tail {
 	return tail
 }
 
-// Lower lowers the kept places below a row that comes to stand there.
+// Lower lowers the kept places below a new row.
 func (s *Shard) Lower(seq int64) { s.Low, s.Tail.Seq = min(s.Low, seq-1), min(s.Tail.Seq, seq-1) }
 
 // KeepLow implements [outbox.RelayStore].

@@ -40,7 +40,7 @@ func (f *Store) DeadOf(shard int, key string) (dead []int64) {
 	return dead
 }
 
-// IsHead tells whether p is the event of its key that is sent next.
+// IsHead tells whether p is the next event of its key to be sent.
 func (f *Store) IsHead(seq int64, p *Parked) bool {
 	return p.Key == "" || f.LineOf(p.Shard, p.Key)[0] == seq
 }
@@ -61,7 +61,7 @@ func (f *Store) HasDead(shard int, key string) bool {
 	return false
 }
 
-// Lift makes the first live event of a key due, if it has any.
+// Lift makes the first live event of a key due.
 func (f *Store) Lift(shard int, key string) {
 	if line := f.LineOf(shard, key); len(line) > 0 {
 		p := f.Parked[line[0]]
@@ -279,7 +279,7 @@ func (f *Store) Discard(seq int64) bool {
 	return true
 }
 
-// Replay puts an event that was delivered back into the queue.
+// Replay puts a delivered event back into the queue.
 func (f *Store) Replay(seq int64) bool {
 	f.Mu.Lock()
 	defer f.Mu.Unlock()
@@ -307,7 +307,7 @@ func (f *Store) Rewind(shard int, seq int64) {
 	s.Ticket, s.Told = f.Round, f.Round
 }
 
-// ParkDue adds an event that has failed once and is due.
+// ParkDue adds an event with one failed attempt that is due.
 func (f *Store) ParkDue(topic, key string) int64 {
 	seq := f.Add(topic, key)
 	f.Mu.Lock()

@@ -1,5 +1,5 @@
-// Package memstore keeps the relay's side of an outbox in memory, for tests. It honours the
-// contract of [outbox.RelayStore], fences included, and breaks it if a test asks for that.
+// Package memstore keeps the relay's side of an outbox in memory, for tests. The store honours the
+// contract of [outbox.RelayStore], fences included, except for the [Flaws] that a test chooses.
 package memstore
 
 import (
@@ -19,8 +19,7 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// Store keeps the relay's side of an outbox in memory and honours the contract of RelayStore,
-// fences included. Its clock is the test's.
+// Store is the relay's side of an outbox in memory, with the clock of the test.
 type Store struct {
 	Database string // identity of the database
 	Clock    func() time.Duration
@@ -28,12 +27,12 @@ type Store struct {
 
 	Mu       sync.Mutex
 	Seq      int64
-	Events   int64 // number of events ever written, the version of the latest
+	Events   int64 // number of events ever written; the version of the latest event
 	Round    int64
-	Replays  int64 // number of replays, part of their rounds; a fail-over does not set it back
+	Replays  int64 // number of replays, a part of their rounds; a fail-over does not set it back
 	Log      map[int64]*outbox.Record
 	Queue    [idgen.Shards]map[int64]int64 // seq → round
-	Places   [idgen.Shards][]int64         // the index of the queue: its rows, and some rows that have gone
+	Places   [idgen.Shards][]int64         // the index of the queue: its rows, and some removed rows
 	Parked   map[int64]*Parked
 	Deferred map[int64]time.Duration // when events are due
 	Shards   [idgen.Shards]Shard
@@ -44,13 +43,13 @@ type Store struct {
 	Receipts map[int64]int // deliveries recorded
 	Failures []Failure
 	Fetched  int  // rows
-	Passed   int  // places of rows that have gone, stepped over by fetches
+	Passed   int  // places of removed rows, stepped over by fetches
 	Held     bool // a transaction holds a snapshot: places stay
 	Ranges   int  // ranges read
 	Calls    map[string]int
-	Fail     func(method string) error // called first; its error replaces the statement
-	Last     int64                     // highest Seq that was committed
-	Untrue   []string                  // descriptions of kept places that are not true
+	Fail     func(method string) error // called first; an error replaces the statement
+	Last     int64                     // highest committed Seq
+	Untrue   []string                  // descriptions of untrue kept places
 	Flaws    Flaws
 }
 
@@ -75,7 +74,7 @@ type Shard struct {
 	Until    time.Duration
 	TTL      time.Duration // of the owner
 	RewindTo int64
-	Ticket   int64       // of the pending rewind, 0 if there is none
+	Ticket   int64       // of the pending rewind, or 0
 	Told     int64       // the last ticket
 	Low      int64       // the kept bottom …
 	LowEpoch int64       // … since this epoch
@@ -83,7 +82,7 @@ type Shard struct {
 	History  string
 }
 
-// Failure is a failed attempt that was recorded.
+// Failure is a recorded failed attempt.
 type Failure struct {
 	outbox.Failure
 	Event int64 // number of the event
@@ -163,7 +162,7 @@ func (tx *Tx) Commit() (n wakeup.Wakeup) {
 	return n
 }
 
-// FirstRound returns a round that no other event with the same Seq has.
+// FirstRound returns a round unique among all events that had this Seq.
 func (f *Store) FirstRound(seq int64) int64 {
 	if f.Flaws.SameRound {
 		return 0
@@ -381,8 +380,8 @@ func (f *Store) Enqueue(shard int, seq, round int64) {
 	}
 }
 
-// From returns the places of a shard from seq on. Places of rows that have gone are dropped once
-// there are many.
+// From returns the places of a shard from seq on. It drops the places of removed rows when there
+// are many.
 func (f *Store) From(shard int, seq int64) []int64 {
 	if !f.Held && len(f.Places[shard]) > 2*len(f.Queue[shard])+8 {
 		f.Places[shard] = slices.DeleteFunc(f.Places[shard], func(seq int64) bool { _, ok := f.Queue[shard][seq]; return !ok })
@@ -463,7 +462,7 @@ func (f *Store) Left() (queued, live int) {
 	return queued, live
 }
 
-// State returns the state of a parked event, "" if it is not parked.
+// State returns the state of a parked event, or "" for any other event.
 func (f *Store) State(seq int64) outbox.State {
 	f.Mu.Lock()
 	defer f.Mu.Unlock()
@@ -473,7 +472,7 @@ func (f *Store) State(seq int64) outbox.State {
 	return ""
 }
 
-// Attempts returns the attempts that were counted, the newest last.
+// Attempts returns the counted attempts, the newest last.
 func (f *Store) Attempts(seq int64) (counted []outbox.Failure) {
 	f.Mu.Lock()
 	defer f.Mu.Unlock()

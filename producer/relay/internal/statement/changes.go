@@ -23,13 +23,13 @@ func (s *Mark) Execute(ctx context.Context, store outbox.RelayStore, by *Asker) 
 	return err
 }
 
-// Undefer moves deferred events that are due to the queue.
+// Undefer moves due deferred events to the queue.
 type Undefer struct {
 	Leases []outbox.Lease
 	Limit  int // events of a shard
 
 	Moved []outbox.Moved
-	Next  time.Duration // until the next event is due; 0: none is known
+	Next  time.Duration // until the next event is due; 0: not known
 	Lost  []int         // shards whose lease is lost
 }
 

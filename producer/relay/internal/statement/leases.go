@@ -22,12 +22,12 @@ func (s *Renew) Execute(ctx context.Context, store outbox.RelayStore, by *Asker)
 	return err
 }
 
-// Heartbeat tells the database that the relay lives, and asks how many relays do.
+// Heartbeat makes the relay visible and counts the visible relays.
 type Heartbeat struct {
-	Read int64 // highest number of an event that was read
+	Read int64 // highest number of an event read so far
 
 	Live     int
-	Identity string // of the database, "" if the store does not tell
+	Identity string // of the database; "" if unknown
 	Sequence error  // an [outbox.SequenceError] if the numbers of events begin anew
 }
 
@@ -93,7 +93,7 @@ func (s *ClearRewind) Execute(ctx context.Context, store outbox.RelayStore, by *
 // KeepLow keeps the places where the next owners of shards begin to read.
 type KeepLow struct {
 	Lows    []outbox.Low
-	History string // identity of the database that the places are true for
+	History string // identity of the database in which the places are true
 }
 
 // Op is [OpKeepLow].

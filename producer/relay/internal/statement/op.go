@@ -5,7 +5,7 @@ import "github.com/boxpair/boxpair/internal/fault"
 // Op names a method of [outbox.RelayStore].
 type Op uint8
 
-// The methods: first statements on leases, then reads, then changes of events.
+// The methods: statements on leases come first, see [Op.OnLeases].
 const (
 	OpRenew Op = iota
 	OpHeartbeat
@@ -37,11 +37,12 @@ var opNames = [...]string{
 // String returns the name of the statement, for log records.
 func (o Op) String() string { return opNames[o] }
 
-// OnLeases tells whether the statement is about leases. Such a statement must not take as long as a
-// lease lasts.
+// OnLeases tells whether the statement is about leases. Such a statement must end well before a
+// lease does.
 func (o Op) OnLeases() bool { return o <= OpReport }
 
-// Points returns the fault points before and after the statement, if it changes anything.
+// Points returns the fault points before and after a statement that changes events or acquires
+// leases.
 func (o Op) Points() (before, after fault.Point) {
 	switch o {
 	case OpAcquire:

@@ -59,7 +59,7 @@ func (s *Writers) Execute(ctx context.Context, store outbox.RelayStore, _ *Asker
 // Blocked reads a page of the blocked keys of shards.
 type Blocked struct {
 	Shards []int
-	After  outbox.BlockedKey // last key of the page before
+	After  outbox.BlockedKey // last key of the previous page
 	Limit  int
 
 	Keys []outbox.BlockedKey
@@ -74,10 +74,10 @@ func (s *Blocked) Execute(ctx context.Context, store outbox.RelayStore, by *Aske
 	return err
 }
 
-// Due reads a page of the parked events that are due.
+// Due reads a page of due parked events.
 type Due struct {
 	Shards []int
-	Since  outbox.DuePoint // end of the page before
+	Since  outbox.DuePoint // end of the previous page
 	Limit  int
 
 	Rows []outbox.Queued

@@ -1,5 +1,5 @@
-// Package statement holds the statements that the core of a relay asks for. Each is a type that
-// holds a request and has a place for its answer. Execute is the only way from the core to a store.
+// Package statement holds the statements of the core of a relay. A statement is a type that holds a
+// request and has room for the answer. The core reaches a store only through Execute.
 package statement
 
 import (
@@ -11,13 +11,13 @@ import (
 
 // Statement is one call of an [outbox.RelayStore].
 type Statement interface {
-	// Op names the method that is called.
+	// Op names the called method.
 	Op() Op
 	// Execute calls the method and fills in the answer. After an error the answer is meaningless.
 	Execute(ctx context.Context, store outbox.RelayStore, by *Asker) error
 }
 
-// Asker is the relay that asks.
+// Asker is the relay that issues statements.
 type Asker struct {
 	Name     string
 	LeaseTTL time.Duration
