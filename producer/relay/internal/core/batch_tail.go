@@ -3,15 +3,14 @@ package core
 import "github.com/boxpair/boxpair/transport"
 
 // BatchLimit returns how many messages of a topic, and how many bytes of payload, a sender takes
-// over as one batch. Below two messages, the sender takes no batches.
+// over as one batch. With fewer than two messages, the sender takes no batches.
 type BatchLimit func(topic string) (messages, bytes int)
 
 // fillBatch sends further events of e's key in one batch with e, which has just been sent, as far
-// as there is room. It returns how many. The transport takes the batch over as a whole, in its
-// order, so it needs no confirm between two events of the key.
+// as room goes, and returns their number. The transport takes a batch over as a whole and in order,
+// so no confirm is needed between two events of the key.
 //
-// When anything is in doubt, events go one by one: only then does an outcome say something about an
-// event.
+// In doubt, events go one by one: only then does an outcome say something about an event.
 func (dp *dispatcher) fillBatch(e *Entry, room int) int {
 	l, r, sh := e.line, e.route, e.shard
 	if r.batch < 2 || l == nil || l.blocked || e.parked || e.single || r.failing || r.stalled() {
@@ -22,7 +21,7 @@ func (dp *dispatcher) fillBatch(e *Entry, room int) int {
 	for next := e.next; next != nil && len(e.BatchTail) < room; next = next.next {
 		bytes -= len(next.Payload)
 		if bytes < 0 || next.state != entryWaiting || next.single || next.route != r || next.Topic != e.Topic || next.Seq < last {
-			break // an event in flight behind a later one would not hold back events to be moved; see leads
+			break // an event in flight behind a later event would not hold back events to be moved; see leads
 		}
 		last = next.Seq
 		next.state = entryInBatch
@@ -40,7 +39,7 @@ func (dp *dispatcher) fillBatch(e *Entry, room int) int {
 }
 
 // unpack puts the tail of a failed batch back into the line. An event of an older transaction that
-// was committed meanwhile stands behind the tail, and goes first now.
+// committed meanwhile stands behind the tail, and now goes first.
 func (dp *dispatcher) unpack(tail []*Entry) {
 	for _, e := range tail {
 		e.state = entryWaiting
@@ -56,8 +55,8 @@ func (dp *dispatcher) unpack(tail []*Entry) {
 	}
 }
 
-// unbatch books the failure of a batch for which each of its events may be to blame, and returns
-// true: e is sent alone before an attempt of it is counted.
+// unbatch tells whether every event of a failed batch may be to blame. If so, e is sent alone
+// before an attempt of e is counted.
 func (dp *dispatcher) unbatch(e *Entry, tail []*Entry) bool {
 	switch e.outcome {
 	case transport.Invalid, transport.Returned, transport.Refused:

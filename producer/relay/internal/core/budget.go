@@ -2,13 +2,13 @@ package core
 
 import "github.com/boxpair/boxpair/store/outbox"
 
-// budget is how much one statement may do: a fetch brings so many rows that it is over soon and
-// takes little memory. The budget is cut when a statement takes too long, whether it succeeds or
-// not, and grows again while statements are quick.
+// budget bounds the work of one statement: a fetch brings no more rows than make the fetch quick
+// and small in memory. The budget is cut when a statement takes too long, whether the statement
+// succeeds or not, and grows while statements are quick.
 type budget struct {
 	most    int     // FetchSize, for a fetch
 	now     int     // rows, for a fetch
-	average float64 // bytes of an event, averaged over the latest
+	average float64 // bytes of an event, averaged over the latest events
 }
 
 const (
@@ -16,7 +16,7 @@ const (
 	budgetCut     = 4
 	budgetGrowth  = 8 // the budget grows by 1/budgetGrowth
 	averageWeight = 64
-	// firstAverage is the assumed size of an event before any was read, so that the first fetch
+	// firstAverage is the assumed size of an event before the first read, so that the first fetch
 	// brings few rows.
 	firstAverage = 256 << 10
 	// leastSize is about how many bytes an event takes without its payload and headers.
@@ -31,7 +31,7 @@ func (b *budget) rows() int {
 	return b.now
 }
 
-// booked takes note of a finished statement, and whether it was too slow.
+// booked books a finished statement. slow tells whether the statement took too long.
 func (b *budget) booked(err error, slow bool, rows []outbox.Queued) {
 	switch {
 	case slow:

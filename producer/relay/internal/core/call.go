@@ -6,8 +6,8 @@ import (
 	"github.com/boxpair/boxpair/producer/relay/internal/statement"
 )
 
-// Call is a statement that the machine asks for, with the machine's memory about it until the call
-// is given back. Err is the error of the statement.
+// Call is a statement of the machine, with the machine's memory of the request until the call is
+// given back. Err is the error of the statement.
 type Call struct {
 	statement.Statement
 	Err error
@@ -25,25 +25,25 @@ func ask(s statement.Statement, shards ...*shardState) *Call {
 type fetch struct {
 	statement.Fetch
 
-	parts     []fetchPart // of the shards of the call
-	old       int64       // the lowest floor that late ranges need not reach down to
-	sampled   int64       // lateCommits.sampled, when the call was issued
-	lateLimit int         // how many rows a late range may bring; 0: there is none
+	parts     []fetchPart // by position of the shards of the call
+	old       int64       // the lowest floor below the reach of the late ranges
+	sampled   int64       // lateCommits.sampled when the call was issued
+	lateLimit int         // the most rows of a late range; 0: the fetch has no late range
 	woken     bool        // only shards with commits are read
 
-	lap    bool // a page of laps
-	urgent bool // … in a hurry
-	share  int  // … with so many rows of a shard
+	lap    bool // a page of laps …
+	urgent bool // … that is urgent
+	share  int  // … with at most share rows of a shard
 }
 
-// fetchPart is what a fetch reads of one shard. version and known are of the shard, when the call
-// was issued.
+// fetchPart is the part of a fetch about one shard. version and known are the fields of the shard
+// when the call was issued.
 type fetchPart struct {
 	version  uint32
 	known    int64
 	lateFrom int64   // where the late range begins
-	above    int     // index in Ranges of the range above the mark
-	wanted   []int64 // rows that are read by their Seqs
+	above    int     // index in Ranges of the range above the read position
+	wanted   []int64 // Seqs of rows that are read alone
 }
 
 // fetch returns the statement of a call that reads the queue, nil for any other call.
@@ -60,14 +60,14 @@ type fetchKey struct {
 	statement.FetchKey
 
 	line    *keyLine
-	version uint32 // of the shard, when the call was issued
+	version uint32 // of the shard when the call was issued
 }
 
 // renew is [statement.Renew] with the machine's memory.
 type renew struct {
 	statement.Renew
 
-	awaited []int64 // shardState.replaysAwaited of the shards, when the call was issued
+	awaited []int64 // shardState.replaysAwaited of the shards when the call was issued
 }
 
 // heal is [statement.Heal] with the machine's memory.
@@ -84,7 +84,7 @@ type fetchParked struct {
 	line *keyLine
 }
 
-// numbersOf returns the numbers of shards, as statements want them.
+// numbersOf returns the numbers of shards.
 func numbersOf(shards []*shardState) []int {
 	numbers := make([]int, len(shards))
 	for i, sh := range shards {

@@ -6,22 +6,21 @@ import (
 	"github.com/boxpair/boxpair/producer/relay/internal/statement"
 )
 
-// deferrals has deferred events moved to the queue when they are due. They are sent when a fetch
-// finds them there: the move has been committed by then, so an event can be cancelled or sent, not
-// both.
+// deferrals moves due deferred events to the queue, where a fetch finds them. The move has been
+// committed by then, so an event is either cancelled or sent.
 type deferrals struct {
 	*Machine
 
 	next     time.Duration // of the next poll
 	polledAt time.Duration // when the last poll was
-	woken    bool          // a commit since may hold events that are due before next
+	woken    bool          // a commit since may hold events due before next
 }
 
-// wokenPause is the least time between two polls for wake-ups. A wake-up need not know whether the
+// wokenPause is the least time between two polls for wake-ups. A wake-up may not know whether the
 // committed events are deferred.
 const wokenPause = 100 * time.Millisecond
 
-// call has due events moved to the queue.
+// call moves due events to the queue.
 func (df *deferrals) call() *Call {
 	if b := df.leases.busy; df.next == never || b != nil && b.Op() == statement.OpKeepLow {
 		return nil // the bottom being kept may be from before the move
@@ -44,14 +43,14 @@ func (df *deferrals) call() *Call {
 	}
 	df.next, df.polledAt, df.woken = never, df.now, false
 	if len(cl.shards) == 0 {
-		return nil // a shard that opens brings its own poll
+		return nil // a shard that opens plans a poll
 	}
 	return cl
 }
 
-// moved has the moved events read below the low-water marks: deferred events were written long
-// before the events that are read now. Undefer takes its turn among the reads, so the next fetch is
-// younger than the move.
+// moved makes the next fetch read the moved events, which are below the read positions, since
+// deferred events were written long ago. Undefer takes its turn among the reads, so the next fetch
+// is younger than the move.
 func (df *deferrals) moved(cl *Call) {
 	s := cl.Statement.(*statement.Undefer)
 	if cl.Err != nil { // the statement may have been executed
@@ -77,7 +76,7 @@ func (df *deferrals) moved(cl *Call) {
 		if sh := df.shards[m.Shard]; sh != nil {
 			sh.want(m.Seq)
 		}
-		if counts[m.Shard]++; counts[m.Shard] >= s.Limit { // there may be more
+		if counts[m.Shard]++; counts[m.Shard] >= s.Limit { // more events may be due
 			df.next = df.now
 		}
 	}

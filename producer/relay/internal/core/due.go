@@ -7,18 +7,18 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// duePoll polls for parked events that are due, in pages. Skipped events of stalled routes do not
-// hold up the events behind them.
+// duePoll polls for due parked events, in pages. Skipped events of stalled routes do not hold up
+// the events behind them.
 type duePoll struct {
 	*Machine
 
 	next    time.Duration   // of the next page
 	after   outbox.DuePoint // where the next page begins
-	skipped int             // due events that were skipped since the first page
+	skipped int             // due events skipped since the first page
 	slow    time.Duration   // the pause after a pass that skipped events
-	again   bool            // the current page is to be followed by the first one
-	// changed holds parked events that were changed during a page, whose rows may still show the
-	// old state.
+	again   bool            // the first page comes after the current page
+	// changed holds parked events that were changed during a page. Rows of the page may still show
+	// the old state.
 	changed map[parkedID]struct{}
 }
 
@@ -28,20 +28,20 @@ type parkedID struct {
 }
 
 const (
-	dueSafety  = 30 * time.Second // between polls when no event is known to be due
+	dueSafety  = 30 * time.Second // between polls without a known due event
 	dueSlowMax = 30 * time.Second
 	dueSkipped = time.Second
 )
 
 func (du *duePoll) soon(at time.Duration) { du.next = min(du.next, at) }
 
-// restart makes the next page the first one, at once.
+// restart makes the next page the first page, at once.
 func (du *duePoll) restart() {
 	du.after, du.skipped, du.again = outbox.DuePoint{}, 0, true
 	du.soon(du.now)
 }
 
-// call polls for heads that are due.
+// call polls for due heads.
 func (du *duePoll) call() *Call {
 	if du.next == never || du.keys.parked-du.routes.stalledRoom() > du.cfg.Window/2 {
 		return nil
@@ -58,7 +58,7 @@ func (du *duePoll) call() *Call {
 		}
 	}
 	if len(cl.shards) == 0 {
-		return nil // a shard that opens brings its own poll
+		return nil // a shard that opens plans a poll
 	}
 	s.Shards = numbersOf(cl.shards)
 	du.next, du.again = never, false
@@ -104,8 +104,8 @@ func (du *duePoll) reply(cl *Call) {
 	}
 }
 
-// passEnded plans the next pass after the last page of one. left tells whether events were left
-// where they are.
+// passEnded plans the next pass after the last page of a pass. left tells whether the pass has left
+// events in the database.
 func (du *duePoll) passEnded(left bool) {
 	switch {
 	case du.skipped > 0:
@@ -123,7 +123,7 @@ func (du *duePoll) passEnded(left bool) {
 	}
 }
 
-// take takes over a head to be sent, unless its key is being sent already.
+// take takes over a head to be sent, unless an event of its key is being sent already.
 func (du *duePoll) take(sh *shardState, row *outbox.Queued) bool {
 	if sh.parked[row.Seq] != nil {
 		return false
@@ -148,7 +148,7 @@ func (du *duePoll) take(sh *shardState, row *outbox.Queued) bool {
 	return du.takeHead(l, row, r)
 }
 
-// takeHead takes over the head of a key that is due.
+// takeHead takes over the due head of a key.
 func (du *duePoll) takeHead(l *keyLine, row *outbox.Queued, r *route) bool {
 	if l.flowing() {
 		return false
@@ -156,7 +156,7 @@ func (du *duePoll) takeHead(l *keyLine, row *outbox.Queued, r *route) bool {
 	if l.blocked {
 		l.head = row.Seq
 		if l.toMove() < row.Seq {
-			return false // an earlier event is being moved there, and looks for its head then
+			return false // an earlier event is being moved, and looks for its head then
 		}
 	}
 	if l.parking > 0 {

@@ -13,13 +13,13 @@ type keys struct {
 	*Machine
 
 	buffered    int // events in memory that are not confirmed
-	parked      int // of these, parked events
+	parked      int // parked events among buffered
 	freeEntries *Entry
 	freeLines   []*keyLine
 }
 
-// take takes over a row of the queue of sh, which a fetch or a lap has read. A row is ignored if its
-// event is in memory, or if a mark or a park has removed it since the read began.
+// take takes over a row of the queue of sh, read by a fetch or a lap. A row is ignored if its event
+// is in memory, or if a mark or a park has removed the row since the read began.
 func (ks *keys) take(sh *shardState, row *outbox.Queued, lap bool) {
 	known := sh.index[row.Seq]
 	if ks.leases.contradicts(known, row) || ks.leases.contradicts(sh.parked[row.Seq], row) {
@@ -27,7 +27,7 @@ func (ks *keys) take(sh *shardState, row *outbox.Queued, lap bool) {
 	}
 	if known != nil {
 		if known.Round != row.Round {
-			known.rewritten = true // the row is read again when its predecessor has gone
+			known.rewritten = true // the row is read again when the known row has gone
 		}
 		return
 	}
@@ -53,8 +53,8 @@ func (ks *keys) take(sh *shardState, row *outbox.Queued, lap bool) {
 	}
 }
 
-// takeKeyed is take for an event with a key. Events from the key's hole (keyLine.hole) on are left to
-// refillCall.
+// takeKeyed is take for an event with a key. Events from the key's hole (keyLine.hole) on are left
+// to refillCall.
 func (ks *keys) takeKeyed(sh *shardState, row *outbox.Queued, r *route, lap bool) {
 	l := sh.lines[row.Key]
 	switch {
@@ -80,7 +80,7 @@ func (ks *keys) takeKeyed(sh *shardState, row *outbox.Queued, r *route, lap bool
 	}
 	if l != nil && l.n > 0 && l.first.route.stalled() || (l == nil || l.n == 0) && !ks.routes.admit(r, sh, row.Seq, lap) {
 		if l != nil {
-			l.hole = 0 // events behind the hole are skipped with this one
+			l.hole = 0 // events behind the hole are skipped with this event
 		}
 		ks.laps.skip(sh, r, row.Key, row.Seq)
 		return
@@ -136,8 +136,8 @@ func (ks *keys) dropIdle(l *keyLine) {
 	}
 }
 
-// compact replaces the line of a blocked key that has nothing in memory by its head in
-// blockedHeads: there may be a million such keys.
+// compact replaces the line of a blocked key without events in memory by its head in blockedHeads:
+// a million keys may be blocked.
 func (ks *keys) compact(l *keyLine) {
 	if l.blocked && l.idle() && !l.due && !l.verify && ks.freeLine(l) {
 		if l.shard.blockedHeads == nil {
@@ -147,7 +147,7 @@ func (ks *keys) compact(l *keyLine) {
 	}
 }
 
-// freeLine takes l out of its shard, and tells whether it was there.
+// freeLine takes l out of its shard, and tells whether l was there.
 func (ks *keys) freeLine(l *keyLine) bool {
 	if l.shard.lines[l.key] != l {
 		return false
@@ -159,9 +159,9 @@ func (ks *keys) freeLine(l *keyLine) bool {
 	return true
 }
 
-// promote makes the first event of l ready, if it may be sent. The order of a key is kept here (G4):
-// nothing is promoted while an event of the key is in flight, and a first event that was refused or
-// is being parked stays first and holds up the others.
+// promote makes the first event of l ready, if the event may be sent. Here the order of a key is
+// kept (G4): no event is promoted while an event of the key is in flight. A first event that was
+// refused or is being parked stays first and holds up the key.
 func (ks *keys) promote(l *keyLine) {
 	if l.inflight != nil || !l.shard.open() && l.shard.phase == phaseReady {
 		return
@@ -178,14 +178,14 @@ func (ks *keys) promote(l *keyLine) {
 	}
 }
 
-// place puts an event that may be sent into the queue of its route.
+// place puts an event into the queue of its route, to be sent.
 func (ks *keys) place(e *Entry) {
 	e.state = entryReady
 	e.route.ready.push(e)
 	ks.routes.enqueue(e.route)
 }
 
-// forget takes an event that is not in flight out of memory. The database has it.
+// forget takes an event that is not in flight out of memory. The database still has the event.
 func (ks *keys) forget(e *Entry) {
 	sh, l := e.shard, e.line
 	e.unqueue()
@@ -202,7 +202,7 @@ func (ks *keys) forget(e *Entry) {
 	ks.free(e)
 }
 
-// leftQueue records that a row has left the queue. A read under way may still bring it.
+// leftQueue records that a row has left the queue. A read under way may still bring the row.
 func (ks *keys) leftQueue(e *Entry) {
 	sh := e.shard
 	delete(sh.index, e.Seq)
@@ -241,7 +241,7 @@ func (ks *keys) free(e *Entry) {
 	ks.freeEntries = e
 }
 
-// count adds e to the events in memory that wait for their outcome.
+// count adds e to the events in memory without an outcome.
 func (ks *keys) count(e *Entry) {
 	if !e.counted {
 		e.counted = true
@@ -292,8 +292,8 @@ func (ks *keys) forgetLast(l *keyLine) {
 	ks.free(e)
 }
 
-// line returns the line of a key, nil if there is none. It makes one for a blocked key of which
-// only the head was kept.
+// line returns the line of a key, or nil. It makes a line for a blocked key of which only the head
+// was kept.
 func (ks *keys) line(sh *shardState, key string) *keyLine {
 	l := sh.lines[key]
 	if l != nil {
@@ -309,8 +309,8 @@ func (ks *keys) line(sh *shardState, key string) *keyLine {
 	return l
 }
 
-// block stops the sending of a key from the queue once its head is parked. Its other events follow
-// the head; one that is under way follows after its outcome.
+// block stops the sending of a key from the queue once its head is parked. The other events follow
+// the head, an event under way after its outcome.
 func (ks *keys) block(l *keyLine) {
 	if l.blocked {
 		return
@@ -348,7 +348,7 @@ func (ks *keys) follow(e *Entry) {
 	e.state = entryFollowing
 	e.Payload, e.Headers = nil, nil
 	if len(l.parked) > 0 && l.parked[0].Seq > e.Seq {
-		ks.forgetParked(l, nil) // e goes before the parked events, once it has been moved
+		ks.forgetParked(l, nil) // e will go before the parked events
 	}
 	sh.writer.queueFollower(e)
 	l.following++

@@ -10,33 +10,35 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// revisit is the state of a shard's skipped events, and of the lap that reads them once more. The
-// tail, shardState.low, goes on ahead and never comes back for them.
+// revisit is the state of a shard's skipped events. A skipped event was read and left in the
+// database; a lap reads it again. The read position of the shard (shardState.low) goes on ahead and
+// does not come back for skipped events.
 //
-// Of a skipped event only its place counts, and of its key a hash: no event of that key is taken
-// until a lap comes by. A lap reads in order, from the lowest skipped event to the tail, so the
-// first event of a key that it meets is the key's first. If the lap takes that event, it goes on
-// with the key; if not, the key waits for the next lap, with all its events read by the tail
-// meanwhile.
+// revisit remembers only the lowest Seq of the skipped events and the hashes of their keys. Once an
+// event of a key is skipped, all later events of the key are skipped until a lap meets the key. A
+// lap reads in order, from the lowest skipped event to the read position, so the first event of a
+// key met by the lap is the first event of the key. If the lap takes this event, the lap takes the
+// later events of the key as well. If not, the key waits for the next lap.
 //
-// Laps are slow while a route is stalled: a stalled route gets further events to probe once all in
-// memory were probed in vain, so every event gets its turn. When the route works, its shards are
-// walked through without a pause. The first lap of a shard that was taken over is slow too, except
-// for pages of events that can be sent. Now and then a lap begins at the beginning of the queue: a
-// sweep. A sweep should find no further event, and guards against the unforeseen. A sweep may pass
-// millions of delivered rows that the database cannot remove, so a page goes over a bounded number
-// of IDs and is over soon.
+// While a route is stalled, laps are slow: the route needs further events to probe only after all
+// its events in memory were probed in vain. Every event gets its turn. When the route works again,
+// laps go through its shards without a pause. The first lap of a shard that was taken over is slow
+// too, except for pages whose events can be sent.
+//
+// From time to time, a lap is a sweep: it begins at the beginning of the queue. A sweep should find
+// no event, and guards against the unforeseen. A sweep may pass millions of delivered rows that the
+// database cannot remove, so a page covers a bounded number of IDs and is over soon.
 type revisit struct {
-	ahead, behind map[uint64]struct{} // skipped keys that the lap still meets, and those that wait for the next lap
-	inherited     keyset.Set          // keys skipped by an earlier owner, until a lap has met all of them
-	first, next   int64               // lowest Seq that was skipped before the lap, and for the next lap; 0: none
+	ahead, behind map[uint64]struct{} // hashes of skipped keys: ahead of the lap, and left to the next lap
+	inherited     keyset.Set          // keys skipped by an earlier owner, until a lap has met all keys
+	first, next   int64               // lowest skipped Seq for the lap, and for the next lap; 0: no event was skipped
 
 	active    bool
 	at        int64         // the lap has read up to here
-	sweep     bool          // the next lap is a sweep, from the beginning
+	sweep     bool          // the next lap is a sweep
 	whole     bool          // this lap is a sweep
-	urgent    int           // so many laps go without a pause
-	notBefore time.Duration // no lap begins before, unless urgent
+	urgent    int           // number of laps to go without a pause
+	notBefore time.Duration // no lap begins before, unless it is urgent
 }
 
 // laps plans the laps of all shards.
@@ -44,22 +46,23 @@ type laps struct {
 	*Machine
 
 	sweepAt time.Duration // when the next sweep is due
-	pageAt  time.Duration // of the next page of laps in no hurry
-	span    int64         // how many IDs a page goes over at most
+	pageAt  time.Duration // of the next page that is not urgent
+	span    int64         // the most IDs covered by a page
 }
 
 const (
-	revisitShare = 9   // the pause after a page, as a multiple of its time
-	pageSlow     = 100 // urgent pages are to take less than LeaseTTL / pageSlow …
-	pageQuick    = 3   // … and may become larger when they take pageQuick times less
-	// pageCalm is how long a page in no hurry is to take: events that were just committed wait for
-	// it.
+	revisitShare = 9   // the pause after a page, as a multiple of the page's time
+	pageSlow     = 100 // urgent pages should take less than LeaseTTL / pageSlow …
+	pageQuick    = 3   // … and grow if they take pageQuick times less
+	// pageCalm is how long a page that is not urgent should take: newly committed events wait for
+	// the page.
 	pageCalm     = 3 * time.Millisecond
-	revisitPause = 64 // laps of a shard in no hurry are at least 1/revisitPause of the time between sweeps apart
+	revisitPause = 64 // laps of a shard that are not urgent are at least 1/revisitPause of the time between sweeps apart
 )
 
-// has tells whether events of a key with the hash were skipped: then an event that was just read is
-// not the next of its key. A lap may take keys that were skipped before it, but not by it.
+// has tells whether an event of a key with the hash was skipped. A newly read event of the key is
+// then not the next event of the key. A lap may take keys that were skipped before the lap, but no
+// key that the lap has skipped.
 func (b *revisit) has(hash uint64, lap bool) bool {
 	if _, ok := b.behind[hash]; ok {
 		return true
@@ -92,7 +95,8 @@ func (b *revisit) skip(hash uint64, keyed bool, seq int64) {
 	(*set)[hash] = struct{}{}
 }
 
-// hurry has all skipped events met soon: by the rest of the current lap, and by the next one.
+// hurry makes the current lap, if any, and the next lap urgent. Together they meet all skipped
+// events.
 func (b *revisit) hurry() {
 	switch {
 	case b.none():
@@ -103,7 +107,7 @@ func (b *revisit) hurry() {
 	}
 }
 
-// reset ends a lap, since the tail is set back.
+// reset ends a lap, since the read position is set back. All skipped keys wait for the next lap.
 func (b *revisit) reset() {
 	if !b.active {
 		return
@@ -121,13 +125,13 @@ func (b *revisit) reset() {
 	b.behind, b.next, b.active, b.whole = nil, 0, false, false
 }
 
-// inherit takes over the keys that an earlier owner has skipped, from first on. A lap meets them.
+// inherit takes over the keys that an earlier owner has skipped, from the Seq first on.
 func (b *revisit) inherit(keys keyset.Set, first int64) { b.inherited, b.first = keys, first }
 
-// wanted tells whether a lap is to go on or to begin, even if no route needs candidates.
+// wanted tells whether a lap should begin or go on even if no route needs candidates.
 func (b *revisit) wanted() bool { return b.urgent > 0 || b.sweep || b.whole || b.inherited != nil }
 
-// begin begins a lap, if there is a range to walk through.
+// begin begins a lap if the lap has a range to read, and tells whether a lap is active.
 func (b *revisit) begin(sh *shardState) bool {
 	switch {
 	case b.active:
@@ -141,8 +145,8 @@ func (b *revisit) begin(sh *shardState) bool {
 	return b.active
 }
 
-// end ends a lap that has reached the tail: the events that it did not skip again are in memory or
-// have left the queue.
+// end ends a lap that has reached the read position. Events that the lap has not skipped again are
+// in memory or have left the queue.
 func (b *revisit) end() {
 	b.ahead, b.behind, b.inherited = b.behind, nil, nil
 	b.first, b.next = b.next, 0
@@ -169,7 +173,7 @@ func (lp *laps) call() *Call {
 		return nil
 	case urgent:
 	case room <= lp.reader.capacity()/2 && slices.ContainsFunc(lp.shards[:], func(sh *shardState) bool { return lp.reader.readable(sh) && sh.more }):
-		return nil // the tail goes first
+		return nil // reads above the read position go first
 	case lp.now < lp.pageAt:
 		lp.at(lp.pageAt)
 		return nil
@@ -177,7 +181,7 @@ func (lp *laps) call() *Call {
 	return lp.pageCall(wanted, urgent)
 }
 
-// planSweep makes the next lap of every shard a sweep, now and then.
+// planSweep makes the next lap of every shard a sweep, from time to time.
 func (lp *laps) planSweep() {
 	if lp.sweepAt == 0 {
 		lp.sweepAt = lp.now + lp.limits.sweep
@@ -193,7 +197,8 @@ func (lp *laps) planSweep() {
 	lp.at(lp.sweepAt)
 }
 
-// wanted returns the shards whose lap is to go on: only the urgent ones, if there are any.
+// wanted returns the shards whose lap should go on, or only the shards with urgent laps if a lap is
+// urgent.
 func (lp *laps) wanted() (wanted []*shardState, urgent bool) {
 	needed := lp.candidateShards()
 	for _, sh := range lp.shards {
@@ -214,7 +219,7 @@ func (lp *laps) wanted() (wanted []*shardState, urgent bool) {
 	return wanted, urgent
 }
 
-// wants tells whether a lap of sh is to go on, and begins one if needed.
+// wants tells whether a lap of sh should go on, and begins a lap if needed.
 func (lp *laps) wants(sh *shardState, needed bool) bool {
 	b := &sh.back
 	if b.urgent == 0 && !b.active && lp.now < b.notBefore {
@@ -226,9 +231,9 @@ func (lp *laps) wants(sh *shardState, needed bool) bool {
 	return (b.wanted() || needed) && b.begin(sh)
 }
 
-// pageCall makes a page of laps of shards, which share the limit of one statement. Pages begin with
-// any of the shards, in case the limit does not reach all: in turns, the rhythm of probes and sweeps
-// could give the same shards each chance to have an event probed.
+// pageCall makes a page of laps of shards, which share the limit of one statement. A page begins
+// with a random shard, in case the limit does not reach all shards. If shards took turns, the
+// rhythm of probes and sweeps could give every chance to probe to the same shards.
 func (lp *laps) pageCall(shards []*shardState, urgent bool) *Call {
 	budget := min(lp.reader.room(), lp.reader.budget.rows())
 	if !urgent {
@@ -251,8 +256,8 @@ func (lp *laps) pageCall(shards []*shardState, urgent bool) *Call {
 	return cl
 }
 
-// paged books a page of laps. The next page waits, and goes over more IDs if this one was quick, or
-// over fewer if it was slow.
+// paged books a page of laps. The next page waits. It covers more IDs after a quick page, and fewer
+// IDs after a slow page.
 func (lp *laps) paged(cl *Call) {
 	took, slow := lp.now-cl.issued, lp.cfg.LeaseTTL/pageSlow
 	if !cl.fetch().urgent {
@@ -283,7 +288,7 @@ func (lp *laps) take(cl *Call) {
 	below, above := cl.counts()
 	positions := lp.reader.byShard(cl)
 	for p, sh := range cl.shards {
-		if below[p] >= f.lateLimit && f.lateLimit > 0 { // the late range was cut short: the tail reads it again
+		if below[p] >= f.lateLimit && f.lateLimit > 0 { // the late range was cut short: the next poll reads it again
 			positions[sh.no], sh.pollOnce = -1, true
 		}
 	}
@@ -320,7 +325,8 @@ func (lp *laps) take(cl *Call) {
 	}
 }
 
-// lapEnded takes note of stalled routes without skipped events in a whole lap through sh.
+// lapEnded books a whole lap through sh for the stalled routes: without events skipped again, a
+// route has no skipped event in sh.
 func (lp *laps) lapEnded(sh *shardState) {
 	bit := uint64(1) << sh.no
 	for _, r := range lp.routes.stalled {
@@ -332,7 +338,7 @@ func (lp *laps) lapEnded(sh *shardState) {
 	}
 }
 
-// skip leaves an event that was read in the database. Later events of its key are skipped too.
+// skip leaves a read event in the database. Later events of its key are skipped too.
 func (lp *laps) skip(sh *shardState, r *route, key string, seq int64) {
 	if r.stalled() {
 		bit := uint64(1) << sh.no
@@ -345,7 +351,7 @@ func (lp *laps) skip(sh *shardState, r *route, key string, seq int64) {
 	sh.skip(seq)
 }
 
-// hurry has the shards walked through that hold skipped events of r.
+// hurry makes the laps of all shards with skipped events of r urgent.
 func (lp *laps) hurry(r *route) {
 	for left := r.skippedIn; left != 0; left &= left - 1 {
 		if sh := lp.shards[bits.TrailingZeros64(left)]; sh != nil {

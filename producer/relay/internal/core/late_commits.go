@@ -10,44 +10,50 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// lateCommits finds events that appear below the low-water marks. An event takes its ID when it is
-// written and becomes visible when its transaction commits. So a fetch may find an event and pass
-// the place of a lower one that commits later.
+// lateCommits finds late events: events that appear below the read position of a shard
+// (shardState.low). An event gets its ID when the event is written, and becomes visible when its
+// transaction commits. So a fetch may read past the ID of an event whose transaction is still open.
 //
-// The relay asks every now and then which transactions are writing (a sample). A writer in this
-// sample that was missing in the one before began to write in between. So all its IDs are above
-// every event read before the earlier sample: above its floor. The range below the mark
-// is read again (a late range) from the floors of the writers that have ended since the last fetch,
-// and from the last sample on, since a writer that came and went between two samples is in neither.
+// From time to time, the relay samples the writers: the transactions that may still commit events.
+// A writer that the previous sample does not name began after the previous sample. So all IDs of
+// the writer are above its floor: the highest ID read before the previous sample.
 //
-// The late range is part of the statement that reads above the mark, and also reaches down to the
-// floors of the current writers. That keeps the order of keys: an event below the mark may belong
-// to a key whose next event is above it, and one snapshot shows both. Two separate reads were
-// tried, and sent the later event first.
+// The late range of a shard is the range below the read position that a fetch reads again. It
+// begins at the lowest of
+//   - the floors of the writers that have ended since the last fetch;
+//   - the highest ID read before the last sample, since a writer that comes and goes between two
+//     samples is in no sample;
+//   - the floors of the current writers.
 //
-// A writer that goes on for long would have every late range step over all rows that were delivered
-// since it began. So late ranges do not reach down to its floor; the rows of the fetch are held
-// instead until a later sample says that it still writes. If it does not, the queue is read again
-// from its floor.
+// One statement reads the late range and the range above the read position, since the next event of
+// a late event's key may be above: one snapshot must show both events. Therefore the late range
+// also covers the current writers, which may have committed since the last sample. Two separate
+// statements were tried, and sent the next event first.
+//
+// A long writer (coreLimits.writesLong, readsLong) would make every late range step over all rows
+// delivered since the writer began. So late ranges do not reach down to the floor of a long writer.
+// Instead the rows of a fetch are held until the next sample. If the long writer still writes, the
+// fetch has missed none of its events. If the long writer has ended, the queue is read again from
+// its floor.
 type lateCommits struct {
 	*Machine
 
-	seen    int64 // highest Seq that was read
-	read    int   // how many events were read
-	sampled int64 // seen, at the last sample
-	readBy  int   // read, at the last sample
+	seen    int64 // highest Seq read
+	read    int   // number of events read
+	sampled int64 // seen at the last sample
+	readBy  int   // read at the last sample
 	writers map[string]writer
 
-	sampleAt time.Duration // of the next sample, 0: none is needed
+	sampleAt time.Duration // of the next sample; 0: no sample is needed
 	between  time.Duration // pause between two samples
 	held     *Call         // a fetch that waits for a sample
 }
 
-// writer is a transaction that may commit events.
+// writer is a transaction that may still commit events.
 type writer struct {
-	floor int64 // its events are above
+	floor int64 // all events of the writer have higher IDs
 	since time.Duration
-	read  int // how many events had been read when it was first seen
+	read  int // lateCommits.read when the writer was first seen
 }
 
 const (
@@ -58,7 +64,7 @@ const (
 // reset forgets all reads and samples.
 func (lc *lateCommits) reset() { *lc = lateCommits{Machine: lc.Machine} }
 
-// sampleSoon plans a sample, since a low-water mark has moved.
+// sampleSoon plans a sample, since a read position has moved.
 func (lc *lateCommits) sampleSoon() {
 	if lc.sampleAt == 0 {
 		lc.between = samplePause
@@ -137,7 +143,7 @@ func (lc *lateCommits) sample(cl *Call) {
 	}
 }
 
-// ended has the late ranges of all shards begin at the floor of a writer that has ended.
+// ended makes the late ranges of all shards begin at the floor of an ended writer.
 func (lc *lateCommits) ended(w writer) {
 	for _, sh := range lc.shards {
 		if sh != nil {
@@ -146,8 +152,8 @@ func (lc *lateCommits) ended(w writer) {
 	}
 }
 
-// floor returns the lowest floor of the writers that late ranges reach down to, and the lowest
-// floor of those that write for too long.
+// floor returns two floors: the lowest floor of the young writers, to which late ranges reach down,
+// and the lowest floor of the long writers.
 func (lc *lateCommits) floor() (young, old int64) {
 	young, old = math.MaxInt64, math.MaxInt64
 	for _, w := range lc.writers {
@@ -160,9 +166,10 @@ func (lc *lateCommits) floor() (young, old int64) {
 	return young, old
 }
 
-// addLateRange adds the range below a mark of sh to a fetch, if there may be late events, and the
-// rows that are read by their Seqs. It returns where the range begins, and those Seqs. Events in
-// memory and skipped events, which are most of the range, are left out.
+// addLateRange adds to a fetch the late range of sh below mark, the read position, if late events
+// are possible, and the wanted rows. It returns the beginning of the range and the Seqs of the
+// wanted rows. The range leaves out events in memory and skipped events, which are most of its
+// rows.
 func (lc *lateCommits) addLateRange(f *fetch, sh *shardState, mark, floor int64) (from int64, wanted []int64) {
 	from = max(min(floor, sh.known), sh.sealed)
 	sh.skipped = slices.DeleteFunc(sh.skipped, func(seq int64) bool { return seq <= min(from, sh.known) })
@@ -196,9 +203,9 @@ func (lc *lateCommits) addLateRange(f *fetch, sh *shardState, mark, floor int64)
 	return from, wanted
 }
 
-// wantAgain has the wanted rows that a fetch has not brought read by the next one. The mark may
-// have been set back since. Rows above it are read anyway; a single one, read alone, would take the
-// mark past unread rows.
+// wantAgain makes the next fetch read the wanted rows that this fetch has not brought. Rows above
+// the read position, which may have been set back since, are read anyway. Such a row, read alone,
+// would move the read position past unread rows.
 func (c *Call) wantAgain(p int) {
 	for _, seq := range c.fetch().parts[p].wanted {
 		c.shards[p].want(seq)

@@ -16,36 +16,36 @@ type leases struct {
 
 	busy  *Call
 	fails int
-	retry time.Duration // no statement before
+	retry time.Duration // no statement before this time
 
-	identity       string // of the database, if the store tells
+	identity       string // of the database; "" if unknown
 	held           int    // shards
-	live           int    // relays, 0 if not known
+	live           int    // visible relays; 0: not known
 	renewAt        time.Duration
 	beatAt         time.Duration
 	acquireAt      time.Duration
 	acquired       bool          // an Acquire was answered
 	yielding       bool          // some shard is to be given back
 	clears         bool          // the rewind of some shard may have to be cleared
-	replaysAwaited bool          // some shard waits to learn of a replay
+	replaysAwaited bool          // some shard waits for news of a replay
 	renewedAt      time.Duration // when the last renewal was answered
 
 	// distrusted are leases of a database that has lost commits. They are given back before other
-	// leases are acquired. No state in memory belongs to them any more.
+	// leases are acquired. No state in memory belongs to a distrusted lease.
 	distrusted []outbox.Lease
 	abrupt     uint64 // shards that sent events under distrusted leases, as bits
 }
 
-// share returns how many shards are this relay's fair share. It is rounded up: no shard is left
-// over; the last relay may get fewer.
+// share returns this relay's fair share of the shards, rounded up: no shard is left over, and the
+// last relay may get fewer.
 func (ls *leases) share() int { return (idgen.Shards + ls.live - 1) / max(ls.live, 1) }
 
-// margin is how much sooner than in the database a lease ends here: for the time between reading
-// the clock and the broker's receipt, and for clocks that run at different rates.
+// margin is how much sooner a lease ends here than in the database. It allows for the time between
+// reading the clock and the broker's receipt, and for clocks that run at different rates.
 func (ls *leases) margin() time.Duration { return ls.cfg.LeaseTTL / 10 }
 
-// plan issues the next statement on leases: one at a time, so a renewal is never older than an
-// earlier Acquire or Release.
+// plan issues the next statement on leases. One at a time, so no renewal is older than an earlier
+// Acquire or Release.
 func (ls *leases) plan() {
 	if ls.busy != nil {
 		return
@@ -146,8 +146,8 @@ func (ls *leases) renewCall() *Call {
 	return cl
 }
 
-// releaseCall gives back the yielding shards that are idle. With forget, when the relay ends, it
-// also takes the relay off the list of relays, even without a shard.
+// releaseCall gives back the yielding shards that are idle. With forget, when the relay ends, the
+// statement also takes the relay off the list of relays, even without a shard.
 func (ls *leases) releaseCall(forget bool) *Call {
 	s := &statement.Release{Forget: forget}
 	cl := ask(s)
@@ -222,8 +222,8 @@ func (ls *leases) reply(cl *Call) {
 	}
 }
 
-// identified compares the identity of the database with the last one. A different database may have
-// lost the latest commits.
+// identified compares the identity of the database with the last identity. A different database may
+// have lost the latest commits.
 func (ls *leases) identified(identity string) {
 	if identity == "" || identity == ls.identity {
 		return
@@ -238,11 +238,11 @@ func (ls *leases) identified(identity string) {
 	ls.beginAnew()
 }
 
-// beginAnew forgets everything that was read, since the database has lost commits: events, marks
-// and leases among them. It may give out the IDs of events in memory again, and IDs below the
-// low-water marks; floors of writers that were found by lost events mean nothing. The shards are
-// given back and acquired again, so that the fence stops statements under way. Events that were
-// delivered and are queued once more are sent once more, and the inboxes drop the copies.
+// beginAnew forgets all that was read, since the database has lost commits, of events, marks and
+// leases. The database may give out the IDs of events in memory again, and IDs below the read
+// positions. Floors of writers found by lost events mean nothing. The shards are given back and
+// acquired again, so that the fence stops statements under way. Events that were delivered and are
+// queued again are sent again, and the inboxes drop the copies.
 func (ls *leases) beginAnew() {
 	ls.health.failedOver = ls.now
 
@@ -258,9 +258,9 @@ func (ls *leases) beginAnew() {
 	ls.acquireAt = 0
 }
 
-// contradicts tells whether an event in memory has the Seq of another, newer event: the database
-// has lost the event in memory. A row may show this before the next heartbeat asks for the identity
-// of the database, or on a store without identities.
+// contradicts tells whether an event in memory has the Seq of a different, newer event: the
+// database has lost the event in memory. A row may show the loss before the next heartbeat asks for
+// the identity of the database, or on a store without identities.
 func (ls *leases) contradicts(known *Entry, row *outbox.Queued) bool {
 	if known == nil || known.Missing || row.Missing || known.ID == row.ID {
 		return false
@@ -279,7 +279,7 @@ func (ls *leases) failed(cl *Call) {
 	if !ok {
 		return
 	}
-	if s.Forget { // a relay that is told to stop does not wait for a database: leases run out
+	if s.Forget { // a stopping relay does not wait for a database: leases run out
 		ls.stopped = true
 		return
 	}
@@ -289,7 +289,7 @@ func (ls *leases) failed(cl *Call) {
 }
 
 // renewed extends the leases that the database has extended, counted from before the statement was
-// issued, and drops the other shards.
+// issued, and drops all other shards.
 func (ls *leases) renewed(cl *Call) {
 	s := cl.Statement.(*renew)
 	ls.replaysAwaited = false
@@ -310,13 +310,13 @@ func (ls *leases) renewed(cl *Call) {
 			ls.rewind(sh, r)
 		}
 		if sh.open() {
-			ls.learnReplays(sh, s.awaited[n]) // else loading.open does
+			ls.learnReplays(sh, s.awaited[n]) // otherwise loading.open learns them
 		}
 	}
 }
 
-// learnReplays takes note that low was set back for replays up to ticket, and lets sh be read on if
-// it awaits no later one.
+// learnReplays notes that low was set back for replays up to ticket, and lets sh be read on unless
+// sh awaits a later replay.
 func (ls *leases) learnReplays(sh *shardState, ticket int64) {
 	sh.replaysKnown = max(sh.replaysKnown, ticket)
 	switch {
@@ -337,7 +337,8 @@ func (ls *leases) rewind(sh *shardState, r outbox.Renewal) {
 	ls.loading.reload(sh)
 }
 
-// granted takes a shard over. Its healing, loading and first fetch begin after the lease.
+// granted takes a shard over. Healing, loading and the first fetch of the shard begin after the
+// lease.
 func (ls *leases) granted(g outbox.Grant, issued time.Duration) {
 	if g.Shard < 0 || g.Shard >= idgen.Shards || ls.shards[g.Shard] != nil {
 		ls.note(slog.LevelError, "store granted a shard that is held or does not exist", slog.Int("shard", g.Shard))
@@ -395,8 +396,8 @@ func (ls *leases) yieldSurplus() {
 	ls.note(slog.LevelInfo, "giving shards back to share them", slog.Int("shards", surplus), slog.Int("relays", ls.live))
 }
 
-// yield stops sending from sh: it can be given back once nothing is under way. Events that were not
-// sent yet are forgotten; the database has them.
+// yield stops sending from sh, which can be given back once idle. Unsent events are forgotten; the
+// database has them.
 func (ls *leases) yield(sh *shardState) {
 	if sh.yielding {
 		return
@@ -418,7 +419,7 @@ func (ls *leases) yield(sh *shardState) {
 			ls.keys.forget(e)
 		}
 	}
-	sh.writer.follow, sh.writer.fetch, sh.writer.heal = nil, nil, false // none of these was begun
+	sh.writer.follow, sh.writer.fetch, sh.writer.heal = nil, nil, false // none was begun
 	ls.parking.mark(sh)
 }
 
@@ -444,7 +445,7 @@ func (ls *leases) lose(sh *shardState, how string) {
 	ls.drop(sh)
 }
 
-// drop forgets a shard. The outcomes of events in flight have no effect any more.
+// drop forgets a shard. Outcomes of events in flight have no effect any more.
 func (ls *leases) drop(sh *shardState) {
 	sh.gone = true
 	ls.shards[sh.no] = nil
@@ -459,8 +460,8 @@ func (ls *leases) drop(sh *shardState) {
 	sh.index, sh.parked, sh.lines, sh.blockedHeads = nil, nil, nil, nil
 }
 
-// abandonEntry takes e off the way to a send. The struct is not used again: calls under way may
-// still refer to it.
+// abandonEntry takes e off the way to a send. The struct is not reused: calls under way may still
+// refer to e.
 func (ls *leases) abandonEntry(e *Entry) {
 	e.unqueue()
 	if e.state != entrySending && e.state != entryInBatch {

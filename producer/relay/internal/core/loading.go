@@ -8,16 +8,17 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// loading loads blocked keys, after a shard was acquired or an operator has changed parked events.
+// loading loads the blocked keys of a shard that was acquired, or whose parked events an operator
+// has changed.
 type loading struct {
 	*Machine
 
-	healed   bool          // some shard's blocked keys are to be loaded
+	healed   bool          // the blocked keys of some shard are to be loaded
 	underway []*shardState // shards whose blocked keys are being loaded
 	after    outbox.BlockedKey
 }
 
-// call reads the blocked keys of shards that were healed.
+// call reads the blocked keys of healed shards.
 func (ld *loading) call() *Call {
 	if len(ld.underway) == 0 {
 		if !ld.healed {
@@ -66,8 +67,8 @@ func (ld *loading) page(cl *Call) {
 	}
 }
 
-// reload brings sh in step with changes of parked events by an operator. Until then this relay
-// parks, moves and releases nothing in the shard: the loaded keys stay true.
+// reload brings sh in step with changes of parked events by an operator. Until the keys are loaded,
+// this relay parks, moves and releases no event of the shard: the loaded keys stay true.
 func (ld *loading) reload(sh *shardState) {
 	if sh.phase != phaseReady {
 		sh.reloadAgain = true
@@ -77,7 +78,7 @@ func (ld *loading) reload(sh *shardState) {
 	ld.parking.mark(sh)
 }
 
-// open takes over the blocked keys of a shard, and where to read from.
+// open takes over the loaded keys and the rewind of a shard.
 func (ld *loading) open(sh *shardState) {
 	sh.phase = phaseReady
 	ld.takeBlocked(sh)
@@ -94,12 +95,12 @@ func (ld *loading) open(sh *shardState) {
 	ld.parking.mark(sh)
 }
 
-// takeBlocked brings the keys of sh in step with the loaded ones. Of keys without an event in
-// memory only the heads are kept: the others need a line.
+// takeBlocked brings the keys of sh in step with the loaded keys. For a blocked key without an
+// event in memory, only the head is kept, since a line takes more memory.
 func (ld *loading) takeBlocked(sh *shardState) {
 	head := int64(0) // not known
 	if ld.cfg.HoldDeadKeys {
-		head = headUnknown // the head may be a dead event: healing has seen to that
+		head = headUnknown // the head may be a dead event; healing has made heads for all other keys
 	}
 	for _, key := range slices.Sorted(maps.Keys(sh.lines)) {
 		l := sh.lines[key]
@@ -123,8 +124,8 @@ func (ld *loading) takeBlocked(sh *shardState) {
 	sh.blockedHeads = heads
 }
 
-// notLoaded considers a key that is blocked here and has no live parked event in the database. Its
-// events in flight and statements under way end first.
+// notLoaded unblocks a key that has no live parked event in the database. Events of the key in
+// flight and statements under way end first.
 func (ld *loading) notLoaded(l *keyLine) {
 	switch {
 	case l.flowing():

@@ -8,27 +8,26 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// The bottom of a shard is a place in the log at or below which its queue has no row, and will get
-// none except by [outbox.RelayStore.Undefer] and operators. Its next owner begins there: from the
-// beginning, a statement may have to step over millions of delivered rows that the database cannot
-// remove while some transaction holds an old snapshot.
+// The bottom of a shard is a Seq: the queue has no row of the shard at or below the bottom, and
+// gets such a row only by [outbox.RelayStore.Undefer] or an operator. The next owner of the shard
+// begins to read there. From the beginning of the queue, a statement might step over millions of
+// delivered rows, which the database cannot remove while a transaction holds an old snapshot.
 //
-// One sequence gives out the IDs, so a bottom stays true: a writer that begins later writes above
-// it. Statements that put a row below the kept bottom lower it themselves. A shard without a kept
-// bottom is read from the beginning, and a sweep goes there now and then in any case.
+// One sequence gives out the IDs, so a bottom stays true: later writers write above the bottom. A
+// statement that puts a row below the kept bottom also lowers the kept bottom. A shard without a
+// kept bottom is read from the beginning, and a sweep begins there in any case.
 
-// lowKeeper keeps places in the database for the next owner of a shard.
+// lowKeeper keeps the bottoms and the tails of shards in the database, for their next owners.
 type lowKeeper struct {
 	*Machine
 
-	wanted  bool // the places of some shard may have changed
+	wanted  bool // the bottom or the tail of some shard may have changed
 	from    int  // the shard whose tail is kept first
-	cleared bool // the places kept under distrusted leases are cleared
+	cleared bool // the bottoms and tails kept under distrusted leases are cleared
 }
 
-// lowest returns the bottom of sh as it is now. Events in memory, skipped events and rows to be
-// read by their Seq hold it down. A yielding shard has forgotten its events: its bottom was noted
-// before.
+// lowest returns the present bottom of sh. Events in memory, skipped events and wanted rows are
+// above the bottom. A yielding shard has forgotten its events, so its bottom was noted before.
 func (lk *lowKeeper) lowest(sh *shardState) int64 {
 	low := sh.bottom
 	above := func(seq int64) {
@@ -53,7 +52,8 @@ func (lk *lowKeeper) lowest(sh *shardState) int64 {
 	return low
 }
 
-// wantedOf returns the Seqs of rows of sh that are read, or to be read, by their Seqs.
+// wantedOf returns the Seqs of the wanted rows of sh, including the wanted rows in a fetch under
+// way.
 func (lk *lowKeeper) wantedOf(sh *shardState) []int64 {
 	all := sh.wanted
 	for _, cl := range [...]*Call{lk.reader.busy, lk.late.held} {
@@ -70,7 +70,8 @@ func (lk *lowKeeper) wantedOf(sh *shardState) []int64 {
 	return all
 }
 
-// unwritten returns the place up to which sh was read and no writer may commit any more.
+// unwritten returns the highest Seq up to which sh was read and no writer can commit an event any
+// more.
 func (lk *lowKeeper) unwritten(sh *shardState) int64 {
 	low := min(sh.low, sh.known)
 	for _, w := range lk.late.writers {
@@ -86,10 +87,11 @@ func (lk *lowKeeper) unwritten(sh *shardState) int64 {
 	return low
 }
 
-// tail returns the place up to which sh was read, no writer may commit any more, and all remaining
-// events are skipped or wait on stalled routes. The next owner reads on from there and leaves the
-// remaining events to a lap; events about to be sent are above it. Otherwise a relay that takes
-// over would read all events of a dead route before it gets to the latest ones.
+// tail returns the tail of sh: the highest Seq up to which sh was read, no writer can commit an
+// event any more, and all remaining events are skipped or wait on stalled routes. Events about to
+// be sent are above the tail. The next owner reads on from the tail, and a lap reads the remaining
+// events below. Without a tail, a relay that takes the shard over would read all events of a dead
+// route before the latest events.
 func (lk *lowKeeper) tail(sh *shardState) int64 {
 	tail := sh.tail
 	above := func(seq int64) {
@@ -116,7 +118,7 @@ func (lk *lowKeeper) tail(sh *shardState) int64 {
 	return tail
 }
 
-// skipWaiting skips all events that wait in the memory of a shard that is about to be given back.
+// skipWaiting skips all waiting events in the memory of a shard that is about to be given back.
 func (lk *lowKeeper) skipWaiting(sh *shardState) {
 	for seq, e := range sh.index {
 		if e.waits() {
@@ -126,12 +128,12 @@ func (lk *lowKeeper) skipWaiting(sh *shardState) {
 }
 
 const (
-	skippedAtOnce = 1 << 16 // keys in one statement, beyond those of one shard
-	skippedMost   = 1 << 18 // keys of a shard beyond which its next owner reads all remaining events
+	skippedAtOnce = 1 << 16 // keys in one statement; the last shard may go beyond
+	skippedMost   = 1 << 18 // with more keys, a shard's next owner reads all remaining events
 )
 
 // call keeps the bottoms of shards, and their tails in turns. It waits while deferred events are
-// being moved: they may come to stand below. A kept tail stays true: rows up to it may only leave.
+// being moved, perhaps below the bottoms. A kept tail stays true: rows up to the tail only leave.
 func (lk *lowKeeper) call() *Call {
 	if b := lk.reader.busy; !lk.wanted || b != nil && b.Op() == statement.OpUndefer {
 		return nil
@@ -164,7 +166,7 @@ func (lk *lowKeeper) call() *Call {
 	return cl
 }
 
-// tailToKeep returns the tail of sh if it is above the bottom and above the kept tail.
+// tailToKeep returns the tail of sh if the tail is above the bottom and above the kept tail.
 func (lk *lowKeeper) tailToKeep(sh *shardState, bottom int64) *outbox.Tail {
 	seq := lk.tail(sh)
 	if seq <= max(bottom, sh.keptAt) || len(sh.back.inherited)+len(sh.back.ahead)+len(sh.back.behind) > skippedMost {
@@ -173,8 +175,8 @@ func (lk *lowKeeper) tailToKeep(sh *shardState, bottom int64) *outbox.Tail {
 	return &outbox.Tail{Seq: seq, Passed: sh.skippedKeys().Bytes()}
 }
 
-// clearCall clears the places of shards of a database that has lost commits: their bottoms come
-// from lost events.
+// clearCall clears the kept bottoms and tails in a database that has lost commits: they come from
+// lost events.
 func (lk *lowKeeper) clearCall() *Call {
 	s := &statement.KeepLow{History: lk.leases.identity}
 	for _, lease := range lk.leases.distrusted {
@@ -183,7 +185,7 @@ func (lk *lowKeeper) clearCall() *Call {
 	return ask(s)
 }
 
-// reply notes the places that are kept now.
+// reply notes the bottoms and tails that the database keeps.
 func (lk *lowKeeper) reply(cl *Call) {
 	s := cl.Statement.(*statement.KeepLow)
 	if len(cl.shards) == 0 {

@@ -12,21 +12,20 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// Machine decides everything that a relay does. It is a state machine without I/O, goroutines,
-// locks or clocks: events go in with the time at which they happened, and decisions come out. Equal
-// input gives equal output, so a simulator can drive the machine through any order of input and
-// crash it anywhere.
+// Machine makes the decisions of a relay. It is a state machine without I/O, goroutines, locks or
+// clocks: input comes with its time, and decisions are output. Equal input gives equal output, so a
+// simulator can drive the machine through any order of input and crash the machine anywhere.
 //
 // Input is Reply, Outcome, Overdue, Wake, Stop and Abandon, in any number, then Advance. Output is
-// the result of Flush: calls, each of which is executed and given back by Reply; sends, each of
-// which is answered by Outcome; and notes for the log. Without input, Advance is due again at the
-// time that NextAdvance returns.
+// the result of Flush: calls, each to be executed and given back by Reply; sends, each to be
+// answered by Outcome; and notes for the log. Without input, the next Advance is due at the time
+// that NextAdvance returns.
 //
-// The state is divided among owners, which share the machine. Only the owner of a field writes it;
-// the exceptions are the fields of shardState, keyLine, route and Entry.
+// The state is divided among owners, which share the machine. Only its owner writes a field, except
+// for fields of shardState, keyLine, route and Entry.
 //
-// Calls under way at once are at most one on leases, one read of the queue, one mark, and one
-// change of parked events per shard. Calls overlap with sends.
+// At most one call on leases, one read, one mark, and one change of parked events per shard are
+// under way at once. Calls overlap with sends.
 type Machine struct {
 	settings
 	clock
@@ -40,24 +39,25 @@ type Machine struct {
 	health   coreHealth
 }
 
-// owners are the parts of the machine, in the order of an event's way.
+// owners are the parts of the machine, in the order of an event's way; see the package
+// documentation.
 type owners struct {
-	leases   leases      // which shards this relay owns, and until when
-	loading  loading     // which keys of an acquired shard are blocked
-	reader   reader      // which rows are fetched next
-	late     lateCommits // which rows may still appear below a low-water mark
-	numbers  numbering   // whether event numbers ascend
-	laps     laps        // when skipped events are read again
-	deferred deferrals   // when deferred events are moved to the queue
-	due      duePoll     // when parked events are fetched
-	keys     keys        // which events are in memory, and which event of a key goes first
-	dispatch dispatcher  // which event is sent next, and what its outcome means
-	routes   routes      // which routes work
-	routeLog routeLog    // which records about routes are logged
+	leases   leases
+	loading  loading
+	reader   reader
+	late     lateCommits
+	numbers  numbering
+	laps     laps
+	deferred deferrals
+	due      duePoll
+	keys     keys
+	dispatch dispatcher
+	routes   routes
+	routeLog routeLog
 	reports  routeReports
-	marks    marking   // which confirmed events are removed from the queue
-	parking  parking   // which parked events are changed
-	lows     lowKeeper // where the next owner of a shard begins to read
+	marks    marking
+	parking  parking
+	lows     lowKeeper
 }
 
 // settings do not change while the machine runs.
@@ -67,13 +67,13 @@ type settings struct {
 	routeOf    func(topic string) string
 	batchLimit BatchLimit
 	rand       *rand.Rand
-	once       bool // stop when nothing is due
+	once       bool // stop when no event is due
 }
 
 // clock is the time of one step.
 type clock struct {
 	now    time.Duration
-	wakeAt time.Duration // of the next Advance, unless there is input before
+	wakeAt time.Duration // of the next Advance without input
 }
 
 // decisions are the result of one step.
@@ -83,22 +83,22 @@ type decisions struct {
 	notes []Note
 }
 
-// coreLimits are numbers that no order depends on. A simulator makes them small, to reach the cases
-// beyond them.
+// coreLimits are numbers on which no order depends. A simulator makes the limits small, to reach
+// the cases beyond them.
 type coreLimits struct {
 	cold    int   // rows read of a polled shard, and of a late range
-	follow  int   // events of a shard that wait to be moved before it is read on
+	follow  int   // events of a shard to be moved behind parked heads, beyond which the shard is not read on
 	blocked int   // keys in one statement
 	due     int   // parked heads in one statement
 	stall   int   // events that a stalled route keeps in memory to be probed
 	undefer int   // deferred events of a shard in one statement
-	span    int64 // IDs that a page of a lap goes over at least
-	page    int   // rows of a page of a lap in no hurry
+	span    int64 // least IDs covered by a page of a lap
+	page    int   // rows of a page of a lap that is not urgent
 
-	// sweep is the time between two laps from the beginning of the queue.
+	// sweep is the time between two sweeps, see revisit.
 	sweep time.Duration
-	// Late ranges reach down to the floor of a writer for so long, and until so many events were
-	// read meanwhile.
+	// Late ranges reach down to the floor of a writer for the time writesLong, and until readsLong
+	// events were read; see lateCommits.
 	writesLong time.Duration
 	readsLong  int
 }
@@ -111,11 +111,11 @@ var defaultLimits = coreLimits{
 // Report counts events, as relay.Report does.
 type Report struct{ Delivered, Failed, Dead, Left int }
 
-// coreHealth holds numbers for Health that decide nothing.
+// coreHealth holds numbers for Health, without influence on decisions.
 type coreHealth struct {
 	callErr               string
 	callErrAt             time.Duration
-	read, renewed, marked time.Duration // last successes; -1: none
+	read, renewed, marked time.Duration // last successes; -1: never
 	failedOver            time.Duration // -1: never
 	reads                 int64
 	reading               time.Duration // of all reads together
@@ -131,8 +131,8 @@ type Note struct {
 const never = time.Duration(math.MaxInt64)
 
 // New returns a machine that owns no shard yet. routeOf returns the route of a topic. batch returns
-// how many messages of a topic a sender takes over as one; nil: one. With once, the machine stops
-// when nothing is due.
+// the batch limits of a topic; nil means that the sender takes no batches. With once, the machine
+// stops when no event is due.
 func New(cfg Options, routeOf func(topic string) string, batch BatchLimit, rnd *rand.Rand, once bool) *Machine {
 	if batch == nil {
 		batch = func(string) (int, int) { return 0, 0 }
@@ -194,16 +194,17 @@ func (c *Machine) Outcome(now time.Duration, res SendResult) {
 	c.dispatch.outcome(res)
 }
 
-// Overdue gives up the outcomes of the sends up to a number: their contexts ended a while ago.
+// Overdue gives up the outcomes of the sends up to a number: the contexts of these sends ended a
+// while ago.
 func (c *Machine) Overdue(now time.Duration, through int64) {
 	c.now = now
 	c.dispatch.overdue(through)
 }
 
-// Done returns what the machine has done so far.
+// Done returns the counts so far.
 func (c *Machine) Done() Report { return c.report }
 
-// NextAdvance returns when Advance is due again without input before, and whether the machine has
+// NextAdvance returns when Advance is due without further input, and whether the machine has
 // stopped.
 func (c *Machine) NextAdvance() (at time.Duration, stopped bool) { return c.wakeAt, c.stopped }
 
@@ -214,8 +215,7 @@ func (c *Machine) Wake(now time.Duration, n wakeup.Wakeup) {
 	c.deferred.woken = c.deferred.woken || n.Deferred && c.concerns(n)
 }
 
-// concerns tells whether n is about a shard of this relay. Shards that are acquired later are
-// polled anyway.
+// concerns tells whether n is about a shard of this relay. Shards acquired later are polled anyway.
 func (c *Machine) concerns(n wakeup.Wakeup) bool {
 	for _, sh := range c.shards {
 		if sh != nil && n.In(sh.no) {
@@ -225,7 +225,8 @@ func (c *Machine) concerns(n wakeup.Wakeup) bool {
 	return false
 }
 
-// Stop ends the relay: it waits for the outcomes of events in flight, and gives all shards back.
+// Stop begins to stop the machine: it waits for the outcomes of events in flight and gives all
+// shards back.
 func (c *Machine) Stop(now time.Duration) {
 	c.now = now
 	if c.stopping {
@@ -251,7 +252,7 @@ func (c *Machine) Abandon(now time.Duration) {
 	}
 }
 
-// Advance decides what is to be done next.
+// Advance makes the decisions that are due.
 func (c *Machine) Advance(now time.Duration) {
 	c.now, c.wakeAt = now, never
 	if c.stopped {
@@ -277,8 +278,8 @@ func (c *Machine) Flush() ([]*Call, []*Entry, []Note) {
 	return calls, sends, notes
 }
 
-// Until returns until when events of a shard may be sent. It returns 0 for a lost shard: events
-// that wait for the transport belong to its next owner.
+// Until returns the time until which events of a shard may be sent, or 0 for a lost shard, whose
+// waiting events belong to the next owner.
 func (c *Machine) Until(shard int) time.Duration {
 	if sh := c.shards[shard]; sh != nil {
 		return sh.until
@@ -299,7 +300,7 @@ func (c *Machine) note(level slog.Level, msg string, attrs ...slog.Attr) {
 	c.notes = append(c.notes, Note{level, msg, attrs})
 }
 
-// noteEvent writes a note about an event. It names the event and never shows its content.
+// noteEvent writes a note about an event, with the names of the event and without its content.
 func (c *Machine) noteEvent(level slog.Level, msg string, e *Entry, attrs ...slog.Attr) {
 	c.note(level, msg, append([]slog.Attr{
 		slog.String("dispatch_id", e.ID.String()),
@@ -310,7 +311,7 @@ func (c *Machine) noteEvent(level slog.Level, msg string, e *Entry, attrs ...slo
 	}, attrs...)...)
 }
 
-// noteCall keeps track of whether the database answers.
+// noteCall notes the failure of a call.
 func (c *Machine) noteCall(cl *Call) {
 	if cl.Err == nil {
 		return
@@ -325,7 +326,7 @@ func (c *Machine) pause(fails int) time.Duration {
 	return bound/2 + time.Duration(c.rand.Int64N(int64(bound)/2+1))
 }
 
-// SendResult is the outcome of a send, as the machine is told.
+// SendResult is the outcome of a send, as input of the machine.
 type SendResult struct {
 	Entry *Entry
 	Gen   uint32

@@ -14,7 +14,7 @@ type marking struct {
 	fails    int
 	retry    time.Duration
 	pending  []*Entry
-	since    time.Duration // when the first of them was confirmed
+	since    time.Duration // when the first pending event was confirmed
 	underway int           // events in the statement
 }
 
@@ -31,7 +31,7 @@ func (mk *marking) add(e *Entry) {
 	mk.pending = append(mk.pending, e)
 }
 
-// plan issues the next mark. While much is in flight, or under load, it waits a moment for more
+// plan issues the next mark. With much in flight, or under load, plan waits a moment for more
 // confirms, so that a batch is worth its round trip.
 func (mk *marking) plan() {
 	if mk.busy != nil || len(mk.pending) == 0 {
@@ -66,7 +66,8 @@ func (mk *marking) plan() {
 	mk.busy = mk.issue(cl)
 }
 
-// ripe returns until when the events to mark may wait for more, and whether more are expected.
+// ripe returns the time until which the events to mark may wait for more, and whether more are
+// expected.
 func (mk *marking) ripe() (at time.Duration, wait bool) {
 	s := &mk.reader.pacer
 	if s.wide() && !mk.stopping {
@@ -77,7 +78,7 @@ func (mk *marking) ripe() (at time.Duration, wait bool) {
 
 func (mk *marking) reply(cl *Call) {
 	mk.busy, mk.underway = nil, 0
-	if cl.Err != nil { // whether the statement was executed or not, it may be repeated
+	if cl.Err != nil { // even an executed statement may be repeated
 		mk.fails++
 		mk.retry = mk.now + mk.pause(mk.fails)
 		mk.pending = append(cl.entries, mk.pending...)
@@ -111,15 +112,16 @@ func (mk *marking) reply(cl *Call) {
 	}
 }
 
-// marked parks the failed event of l that waited for the marks of its predecessors: were it parked
-// first and the relay died then, they would be sent behind it.
+// marked parks the failed event of l, which has waited for the marks of its predecessors. If the
+// relay parked the event before the marks and died, the next owner would send the predecessors
+// behind the event.
 func (mk *marking) marked(l *keyLine) {
 	if e := l.first; e != nil && e.state == entryParking && l.parking > 0 {
 		mk.parking.parkNow(e)
 	}
 }
 
-// toMark has the queue row of e removed.
+// toMark queues the removal of e's queue row.
 func (mk *marking) toMark(e *Entry) {
 	mk.keys.uncount(e)
 	e.state = entryConfirmed

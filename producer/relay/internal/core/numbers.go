@@ -11,22 +11,22 @@ import (
 
 // numbering watches the sequence that numbers events. Marks and floors rely on ascending numbers.
 // When the numbers begin anew, writers may commit events anywhere above the sequence, far below the
-// marks: late ranges reach down to there, so these events are sent soon, and in order among
-// themselves.
+// read positions. Late ranges then reach down to the sequence, so these events are sent soon, and
+// in order among themselves.
 type numbering struct {
 	*Machine
 
-	read   int64 // highest Seq that was read since the shards were read from the beginning
+	read   int64 // highest Seq read since the shards were read from the beginning
 	anew   bool
 	last   int64         // last number of the sequence at the last heartbeat, while anew
-	noteAt time.Duration // no note before
+	noteAt time.Duration // no note before this time
 }
 
 // noteSequence is the time between two log records about a sequence that began anew.
 const noteSequence = time.Minute
 
-// saw takes note of a number that was read above the marks. The next writer has higher numbers, or
-// numbers above the sequence if the sequence begins anew.
+// saw notes a number that was read above the read positions. The next writer has higher numbers,
+// or, if the sequence begins anew, numbers above the sequence.
 func (nb *numbering) saw(seq int64) {
 	nb.read = max(nb.read, seq)
 	nb.late.seen = nb.seen()
@@ -39,8 +39,8 @@ func (nb *numbering) seen() int64 {
 	return nb.read
 }
 
-// checked takes over the state of the sequence. It ignores an answer from before the shards were
-// read from the beginning: the question was about events that may be gone.
+// checked takes over the state of the sequence. An answer to a question from before the shards were
+// read from the beginning is ignored: the question was about events that may be gone.
 func (nb *numbering) checked(s *statement.Heartbeat) {
 	if s.Read > nb.read {
 		return
@@ -65,7 +65,7 @@ func (nb *numbering) checked(s *statement.Heartbeat) {
 		nb.late.seen = nb.seen()
 		return
 	}
-	// Events may be anywhere below the marks already.
+	// Events may already be anywhere below the read positions.
 	nb.read = 0
 	nb.late.reset()
 	for _, sh := range nb.shards {

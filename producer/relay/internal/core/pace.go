@@ -5,13 +5,13 @@ import (
 	"time"
 )
 
-// With hundreds of stalled routes, as when a downstream with a topic for each customer is down,
-// there would be hundreds of probes and log records a second. Both have a budget that all routes
-// share, and that a few routes do not use up.
+// With hundreds of stalled routes, as when a downstream with a topic per customer is down, there
+// would be hundreds of probes and log records a second. Probes and records each have a budget that
+// all routes share, and that a few routes do not use up.
 
 const (
-	probesPerSecond = 50 // on all stalled routes together; a probe that succeeds costs nothing
-	recordsAtOnce   = 50 // about routes, before they are summed up
+	probesPerSecond = 50 // on all stalled routes together; a successful probe costs nothing
+	recordsAtOnce   = 50 // about routes, before records are summed up
 	recordsEvery    = time.Second
 	repeatFirst     = time.Second // between two records of one kind about a route …
 	repeatLongest   = 5 * time.Minute
@@ -38,15 +38,15 @@ func (p *probing) next() time.Duration {
 	return p.at + time.Duration((1-p.left)/probesPerSecond*float64(time.Second)) + time.Microsecond
 }
 
-// repeats spaces the records of one kind at growing intervals. It begins anew after a quiet time as
-// long as the interval.
+// repeats spaces the records of one kind at growing intervals. After a quiet time as long as the
+// interval, the intervals begin anew.
 type repeats struct {
-	until   time.Duration // nothing is written before
+	until   time.Duration // no record is written before this time
 	pause   time.Duration
 	omitted int // since the last record
 }
 
-// allow tells whether a record is written now, and how many like it were omitted.
+// allow tells whether a record is written now, and how many records were omitted before.
 func (p *repeats) allow(now time.Duration) (omitted int, ok bool) {
 	if now < p.until {
 		p.omitted++
@@ -80,8 +80,8 @@ func (rl *routeLog) route(level slog.Level, msg string, r *route, attrs ...slog.
 	}
 }
 
-// trouble writes a record about an event that its route has not taken: the first time, and then
-// from time to time.
+// trouble writes a record about an event that its route has not taken: at first, and then from time
+// to time.
 func (rl *routeLog) trouble(msg string, e *Entry) {
 	r := e.route
 	omitted, ok := r.trouble.allow(rl.now)

@@ -7,8 +7,8 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// failMissing makes a parked event dead whose row in the log is missing. l is nil if its key is not
-// known.
+// failMissing makes a parked event dead whose row in the log is missing. l is nil if the key is
+// unknown.
 func (pk *parking) failMissing(sh *shardState, row *outbox.Queued, l *keyLine) {
 	pk.note(slog.LevelError, "parked event is missing from the log", slog.Int("shard", sh.no), slog.Int64("seq", row.Seq))
 	e := pk.keys.newEntry(sh, row)
@@ -19,8 +19,8 @@ func (pk *parking) failMissing(sh *shardState, row *outbox.Queued, l *keyLine) {
 	pk.failAgain(e)
 }
 
-// confirmed books a parked event that was delivered. The next event of its key is sent without
-// waiting for the next poll of due events.
+// confirmed books the delivery of a parked event. The next event of its key is sent without waiting
+// for the next poll of due events.
 func (pk *parking) confirmed(e *Entry) {
 	sh, l := e.shard, e.line
 	if len(sh.writer.sent) == 0 {
@@ -58,7 +58,7 @@ func (pk *parking) sent(cl *Call) {
 	}
 }
 
-// settled forgets a parked event whose new state was recorded.
+// settled forgets a parked event whose new state is recorded.
 func (pk *parking) settled(e *Entry) {
 	delete(e.shard.parked, e.Seq)
 	if pk.due.changed != nil {
@@ -102,16 +102,16 @@ func (pk *parking) retried(cl *Call) {
 			pk.keys.compact(l)
 		}
 		if e.Missing && l == nil {
-			pk.loading.reload(e.shard) // the key that has lost its head is not known here
+			pk.loading.reload(e.shard) // the key that lost its head is unknown here
 		}
 		pk.keys.free(e)
 	}
 }
 
-// retryLost reads a parked event again after a Retry whose outcome is unknown. If the failure was
-// not recorded, the event is still due and is sent once more. The statement is not repeated: an
-// operator may have redriven the event in between, and the failure would count against the redriven
-// event, which has not been sent since.
+// retryLost reads a parked event again after a Retry of unknown outcome. If the failure was not
+// recorded, the event is still due and is sent once more. The Retry is not repeated: an operator
+// may have redriven the event in between, and the failure would count against the redriven event,
+// which was not sent since.
 func (pk *parking) retryLost(e *Entry) {
 	sh, l := e.shard, e.line
 	pk.settled(e)
@@ -125,7 +125,7 @@ func (pk *parking) retryLost(e *Entry) {
 	pk.keys.free(e)
 }
 
-// fetched takes over the parked events of a key, or unblocks the key if none is left.
+// fetched takes over the parked events of a key, or unblocks a key without parked events.
 func (pk *parking) fetched(cl *Call) {
 	s := cl.Statement.(*fetchParked)
 	l, sh := s.line, cl.shards[0]
@@ -149,7 +149,7 @@ func (pk *parking) fetched(cl *Call) {
 	toMove := l.toMove()
 	if toMove < first.Seq {
 		l.due = due
-		return // the earlier event asks again when it has been moved
+		return // the earlier event asks again once moved
 	}
 	if first.State == outbox.Dead {
 		return // a dead event holds the key until an operator settles it
@@ -159,14 +159,14 @@ func (pk *parking) fetched(cl *Call) {
 		return
 	}
 	switch {
-	case first.State == outbox.Following: // it has no head, unless a dead event holds it
+	case first.State == outbox.Following: // without a head, unless a dead event holds the key
 		sh.writer.heal = true
 		pk.mark(sh)
 	case due:
 		for i := range s.Rows {
 			row := &s.Rows[i]
 			if row.Missing || row.State == outbox.Dead || row.Seq > toMove {
-				break // the next FetchParked begins with this event
+				break // the next FetchParked begins here
 			}
 			l.parked = append(l.parked, pk.keys.newParked(sh, row, pk.routes.of(row.Topic), l))
 		}
@@ -176,7 +176,7 @@ func (pk *parking) fetched(cl *Call) {
 	}
 }
 
-// emptied unblocks a key without parked events that hold it, unless some are being moved or parked.
+// emptied unblocks a key without parked events, unless events of the key are being moved or parked.
 func (pk *parking) emptied(l *keyLine) {
 	l.head = 0
 	switch {
@@ -189,8 +189,8 @@ func (pk *parking) emptied(l *keyLine) {
 	}
 }
 
-// invalidate drops the parked events of a key from memory, since an operator may have changed them.
-// Events in flight and statements under way end first.
+// invalidate drops the parked events of a key from memory, since an operator may have changed the
+// events. Events in flight and statements under way end first.
 func (pk *parking) invalidate(l *keyLine) {
 	l.verify = true
 	pk.keys.forgetParked(l, nil)

@@ -9,10 +9,10 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// parkedWriter holds the changes of one shard's parked events that are not written yet. Statements
-// run one at a time, and later ones see the results of earlier ones. The fence keeps other relays
-// out. One statement at a time keeps this relay's own apart: one could move an event behind a head
-// that another releases.
+// parkedWriter holds the unwritten changes of one shard's parked events. Its statements run one at
+// a time, so each sees the results of the statements before. The fence keeps other relays out;
+// without the turns, two statements of this relay could collide: the first moves an event behind a
+// head, the second releases the head.
 type parkedWriter struct {
 	busy  *Call
 	fails int
@@ -20,10 +20,10 @@ type parkedWriter struct {
 	turn  int
 
 	sent   []*Entry      // parked events that were confirmed
-	since  time.Duration // when the first of them was confirmed
+	since  time.Duration // when the first event of sent was confirmed
 	again  []*Entry      // parked events that failed
-	park   []*Entry      // events of the queue that failed
-	follow []*Entry      // events of the queue behind failed ones
+	park   []*Entry      // queued events that failed
+	follow []*Entry      // queued events behind failed events
 	fetch  []*keyLine    // keys whose parked events are to be read
 	heal   bool          // a follower without a head was seen
 }
@@ -32,11 +32,11 @@ func (pw *parkedWriter) idle() bool {
 	return pw.busy == nil && !pw.heal && len(pw.sent)+len(pw.again)+len(pw.park)+len(pw.follow)+len(pw.fetch) == 0
 }
 
-// parking writes the changes of parked events, of all shards.
+// parking writes the changes of parked events of all shards.
 type parking struct {
 	*Machine
 
-	pending uint64 // shards whose writer has something to do, as bits
+	pending uint64 // shards whose writer has work, as bits
 	busy    int    // statements under way
 	turn    int
 	healing budget // of shards in one statement
@@ -45,17 +45,17 @@ type parking struct {
 const (
 	parkingCalls = 4   // statements under way at once, over all shards
 	parkingBatch = 500 // events in one statement
-	sentBatch    = 64  // so many confirmed events do not wait for more
+	sentBatch    = 64  // with as many, confirmed events do not wait for more
 	sentDelay    = 10 * time.Millisecond
 )
 
-// sentWaits tells whether confirmed events may wait to be recorded together with later ones: no
+// sentWaits tells whether confirmed events may wait for later ones, to be recorded together: no
 // failure and no read of parked events of the shard waits behind them.
 func (pw *parkedWriter) sentWaits(now time.Duration) bool {
 	return len(pw.sent) > 0 && len(pw.sent) < sentBatch && len(pw.again)+len(pw.fetch) == 0 && now < pw.since+sentDelay
 }
 
-// mark takes note that the writer of sh has something to do.
+// mark notes that the writer of sh has work.
 func (pk *parking) mark(sh *shardState) {
 	if !sh.gone {
 		pk.pending |= 1 << sh.no
@@ -96,7 +96,7 @@ func (pk *parking) plan() {
 	}
 }
 
-// idleShard leaves a writer alone that has nothing to do now.
+// idleShard leaves a writer without work alone.
 func (pk *parking) idleShard(sh *shardState) {
 	if sh.phase == phaseReady && sh.writer.sentWaits(pk.now) {
 		pk.at(sh.writer.since + sentDelay)
@@ -105,8 +105,8 @@ func (pk *parking) idleShard(sh *shardState) {
 	pk.pending &^= 1 << sh.no
 }
 
-// next makes the next statement of sh, in this order: confirmed parked events, parked events that
-// failed again, healing. Parks, moves and reads take turns.
+// next makes the next statement of sh. Confirmed parked events go first, then parked events that
+// failed again, then healing. Parks, moves and reads take turns.
 func (pk *parking) next(sh *shardState) *Call {
 	pw := &sh.writer
 	switch sh.phase {
@@ -156,17 +156,17 @@ func (pk *parking) next(sh *shardState) *Call {
 	return nil
 }
 
-// take moves a batch of entries into the call and returns the rest.
+// take moves a batch of entries into the call and returns the remaining entries.
 func (c *Call) take(from []*Entry) []*Entry {
 	n := min(len(from), parkingBatch)
 	c.entries = append(c.entries, from[:n]...)
 	return append(from[:0], from[n:]...)
 }
 
-// takeFollowers is take for events that are to follow. An event waits while an earlier one of its
-// key is in flight from the queue, or about to be parked. Otherwise, if the relay died and an
-// operator discarded the head, the later event would become the head and be sent before the earlier
-// one, which is still in the queue.
+// takeFollowers is take for followers. An event waits while an earlier event of its key is in
+// flight from the queue, or about to be parked. Suppose the event did not wait, the relay died and
+// an operator discarded the head. Then the event would become the head, and be sent before the
+// earlier event, which is still in the queue.
 func (c *Call) takeFollowers(from []*Entry) []*Entry {
 	rest := from[:0]
 	for _, e := range from {
@@ -193,8 +193,8 @@ func (pw *parkedWriter) queueFollower(e *Entry) {
 	pw.follow = slices.Insert(pw.follow, at, e)
 }
 
-// healCall heals shards that need it and have nothing under way: as many as the statement heals in
-// time, even where there are a million keys.
+// healCall heals idle shards that need healing: as many as the statement can heal in time, even
+// with a million keys.
 func (pk *parking) healCall() *Call {
 	s := &heal{reload: true}
 	cl := ask(s)
@@ -230,8 +230,8 @@ func (pk *parking) reply(cl *Call) {
 		pk.failed(cl)
 		return
 	}
-	// A FetchParked follows each Retry of unknown outcome and says nothing about the next Retry, so
-	// it does not reset the count.
+	// A FetchParked follows each Retry of unknown outcome, and its success tells nothing about the
+	// next Retry. So a FetchParked does not reset the count.
 	if cl.Op() != statement.OpFetchParked {
 		for _, sh := range cl.shards {
 			sh.writer.fails = 0
@@ -262,7 +262,7 @@ func (pk *parking) reply(cl *Call) {
 	}
 }
 
-// healed goes on to the purpose of healing: loading blocked keys, or sending the events that have
+// healed goes on to the purpose of healing: to load blocked keys, or to send the events that have
 // become heads.
 func (pk *parking) healed(cl *Call, reload bool) {
 	pk.due.soon(pk.now)
@@ -274,9 +274,8 @@ func (pk *parking) healed(cl *Call, reload bool) {
 	}
 }
 
-// failed puts the work of a failed statement back, before other work. The statement may have been
-// executed. Repeating it is harmless, except for counting failures of parked events: these events
-// are read again instead.
+// failed puts the work of a failed statement back, before other work. Even an executed statement
+// may be repeated, except for a Retry, which counts failures: its events are read again instead.
 func (pk *parking) failed(cl *Call) {
 	for _, sh := range cl.shards {
 		sh.writer.fails++
@@ -308,8 +307,8 @@ func (pk *parking) failed(cl *Call) {
 	}
 }
 
-// park records the failure of an event of the queue, once the marks of its predecessors are
-// answered. Until then e stays first of its key and holds it up. parkedEvents blocks the key, unless e
+// park records the failure of a queued event, once the marks of its predecessors are answered.
+// Until then e stays first of its key and holds up the key. parkedEvents blocks the key, unless e
 // is dead and HoldDeadKeys is off.
 func (pk *parking) park(e *Entry) {
 	e.state = entryParking
@@ -343,7 +342,7 @@ func (pk *parking) parkedEvents(cl *Call) {
 			l.remove(e)
 			if !e.dead || pk.cfg.HoldDeadKeys {
 				switch {
-				case e.doubtful: // if it was parked before, an operator may have settled it since
+				case e.doubtful: // if e was parked before, an operator may have settled e since
 					l.head = 0
 				case l.head == 0 || e.Seq < l.head:
 					l.head = e.Seq
@@ -373,12 +372,12 @@ func (pk *parking) reportDead(e *Entry) {
 }
 
 func (pk *parking) followed(cl *Call) {
-	pk.due.soon(pk.now) // their head may have gone: then the first of them becomes the head
+	pk.due.soon(pk.now) // the head may have gone, and the first follower becomes the head
 	for _, e := range cl.entries {
 		l := e.line
 		l.following--
 		if e.Seq <= l.head || l.head == headUnknown {
-			l.head = 0 // e may come before the head, or be the head itself: then the database has lost that it was parked
+			l.head = 0 // e may come before the head, or be the head, whose park the database has lost
 		}
 		pk.keys.leftQueue(e)
 		pk.keys.free(e)
@@ -389,7 +388,7 @@ func (pk *parking) followed(cl *Call) {
 }
 
 // recheck reads the parked events of a blocked key with an unknown head and no statement under way:
-// it may have a follower without a head.
+// the key may have a follower without a head.
 func (pk *parking) recheck(l *keyLine) {
 	if l.blocked && l.head == 0 && l.parking == 0 && !l.flowing() {
 		pk.readParked(l)

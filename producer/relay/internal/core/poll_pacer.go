@@ -2,8 +2,8 @@ package core
 
 import "time"
 
-// pollPacer spaces polls. A poll costs the database as much as tens of events. Under load polls are
-// spaced out and return more events each.
+// pollPacer spaces polls. A poll costs the database as much as tens of events. Under load, polls
+// are spaced out and return more events each.
 type pollPacer struct {
 	least    time.Duration // PollMin
 	most     time.Duration
@@ -14,7 +14,7 @@ type pollPacer struct {
 }
 
 const (
-	spacedFrom   = 3 // up to so many events in PollMin leave polls unspaced
+	spacedFrom   = 3 // up to as many events in PollMin leave polls unspaced
 	spacedAtMost = 4 // the longest interval, in PollMin
 )
 

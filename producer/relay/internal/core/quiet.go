@@ -2,8 +2,8 @@ package core
 
 import "github.com/boxpair/boxpair/store/outbox"
 
-// quiescent tells whether nothing that is due is left to do, as RunOnce waits for. Events on routes
-// that take nothing now are not due.
+// quiescent tells whether RunOnce is done: no due event is left. Events on routes that take no
+// events now are not due.
 func (c *Machine) quiescent() bool {
 	if c.leases.live == 0 || c.leases.held < c.leases.share() && !c.leases.acquired {
 		return false

@@ -11,31 +11,32 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// reader reads the queue. One read is under way at a time, so no read shows an older state of the
-// queue than the read before.
+// reader reads the queue. Only one read is under way at a time, so no read shows an older state of
+// the queue than the read before.
 type reader struct {
 	*Machine
 
 	busy  *Call
 	fails int
 	retry time.Duration
-	turn  int // the kind of read that comes next
+	turn  int // the next kind of read
 
-	woken    wakeup.Wakeup // shards with commits that were not read yet
-	paced    time.Duration // up to when wake-ups have used up their polls; may be wakesAhead × PollMin ahead of now
+	woken    wakeup.Wakeup // shards with unread commits
+	paced    time.Duration // time up to which wake-ups have used up their polls; at most wakesAhead × PollMin ahead of now
 	pacer    pollPacer
 	pollAt   time.Duration
 	delay    time.Duration
 	followed bool // the next fetch follows wake-ups …
 	polled   bool // … and polls all shards
-	from     int  // the shard that is read first
+	from     int  // the shard to be read first
 	budget   budget
 
-	refills []*keyLine // keys whose skipped events are to be read
+	refills []*keyLine // keys whose hole is to be read
 }
 
-// wakesAhead is how many polls for wake-ups may come at once. On average there is at most one per
-// interval of the pacer (a token bucket). So a lone event is read at once, and a burst in few reads.
+// wakesAhead is how many polls for wake-ups may come at once. The average is at most one poll per
+// interval of the pacer (a token bucket). So a lone event is read at once, and a burst in few
+// reads.
 const wakesAhead = 20
 
 // plan issues the next read. The kinds take turns.
@@ -103,15 +104,15 @@ func (rd *reader) reply(cl *Call) {
 	}
 }
 
-// readsQueue tells whether a read of the queue is under way, or held for a sample. Its rows may be
-// older than the state in memory.
+// readsQueue tells whether a read of the queue is under way, or is held for a sample. The rows of
+// such a read may be older than the state in memory.
 func (rd *reader) readsQueue() bool {
 	busy := rd.busy
 	return rd.late.held != nil || busy != nil && (busy.Op() == statement.OpFetch || busy.Op() == statement.OpFetchKey)
 }
 
-// fetchCall fetches events above the low-water marks if memory has room, from shards that are known
-// to have more or when a poll is due.
+// fetchCall fetches events above the read positions if memory has room: from shards with more
+// events, or from all shards when a poll is due.
 func (rd *reader) fetchCall() *Call {
 	if rd.room() <= rd.capacity()/4 {
 		rd.routes.evictSurplus()
@@ -139,7 +140,7 @@ func (rd *reader) fetchCall() *Call {
 	return rd.fetchRanges()
 }
 
-// pollAll has all shards read once.
+// pollAll makes the next fetch read all shards.
 func (rd *reader) pollAll() {
 	some := false
 	for _, sh := range rd.shards {
@@ -154,15 +155,15 @@ func (rd *reader) pollAll() {
 	rd.pacer.last = rd.now
 	if !rd.woken.None() {
 		rd.paced = max(rd.paced, rd.now) + rd.pacer.interval
-		rd.delay = 0 // the wake-up may have come before its commit
+		rd.delay = 0 // the wake-up may have come before the commit
 	}
 	rd.woken, rd.polled = wakeup.Wakeup{}, true
 	rd.delay = min(max(2*rd.delay, rd.pacer.interval), rd.cfg.PollMax)
 	rd.pollAt = rd.now + rd.delay
 }
 
-// followWakeups has only the shards read in which something was committed: reading the others costs
-// more than the few events found there are worth.
+// followWakeups makes the next fetch read only the shards with commits: the few events of other
+// shards are not worth their cost.
 func (rd *reader) followWakeups() {
 	followed := false
 	for _, sh := range rd.shards {
@@ -183,9 +184,9 @@ func (rd *reader) readable(sh *shardState) bool {
 	return sh != nil && sh.open() && sh.readable() && len(sh.writer.follow) < rd.limits.follow
 }
 
-// fetchRanges makes a fetch of the shards that are to be read. Shards that are polled get a small
-// limit, and shards with more events share the rest of the budget. Fetches begin with different
-// shards, in case the budget does not reach all.
+// fetchRanges makes a fetch of the shards to be read. A polled shard gets a small limit, and shards
+// with more events share the rest of the budget. Each fetch begins with a different shard, in case
+// the budget does not reach all shards.
 func (rd *reader) fetchRanges() *Call {
 	hot, cold := 0, 0
 	for _, sh := range rd.shards {
@@ -229,7 +230,7 @@ func (rd *reader) fetchRanges() *Call {
 	return cl
 }
 
-// include adds a range of a shard to a fetch, and the late range below it.
+// include adds to a fetch a range of a shard, and the late range below.
 func (rd *reader) include(cl *Call, sh *shardState, r outbox.Range, young int64) {
 	f := cl.fetch()
 	part := fetchPart{version: sh.version, known: sh.known}
@@ -238,9 +239,10 @@ func (rd *reader) include(cl *Call, sh *shardState, r outbox.Range, young int64)
 	cl.shards, f.parts, f.Ranges = append(cl.shards, sh), append(f.parts, part), append(f.Ranges, r)
 }
 
-// byShard returns the position of every shard in the call, or -1 if its rows are not taken: the shard
-// is not in the call, lost or yielding, or its mark was set back meanwhile. Rows above the old mark
-// would then be taken before the rows that are read again.
+// byShard returns for every shard its position in cl.shards, or -1 if the rows of the shard must
+// not be taken: the shard is not in the call, was lost, is yielding, or had its read position set
+// back while the call was under way. In the last case the queue is read again from the new
+// position, and the rows of this call would be taken before the rows below them.
 func (rd *reader) byShard(cl *Call) (positions [idgen.Shards]int) {
 	for i := range positions {
 		positions[i] = -1
@@ -253,8 +255,8 @@ func (rd *reader) byShard(cl *Call) (positions [idgen.Shards]int) {
 	return positions
 }
 
-// fetched takes over the rows of a fetch: at once, or after a sample if the late ranges do not
-// reach down to the floor of every writer.
+// fetched takes over the rows of a fetch: after a sample if the late ranges do not reach down to
+// the floors of all writers, and at once otherwise.
 func (rd *reader) fetched(cl *Call) {
 	f := cl.fetch()
 	rd.budget.booked(cl.Err, rd.now-cl.issued > rd.cfg.LeaseTTL/2, f.Rows)
@@ -300,9 +302,9 @@ func (rd *reader) taken(cl *Call) {
 	}
 }
 
-// takeFetched takes over the rows of a fetch. A late range with as many rows as it may bring was cut
-// short: its shard is read again from the lower end of the range, or events above the mark would go
-// before late ones.
+// takeFetched takes over the rows of a fetch. A late range with as many rows as its limit was cut
+// short. Its shard is read again from the beginning of the range; otherwise events above the read
+// position would go before late events.
 func (rd *reader) takeFetched(cl *Call) {
 	f := cl.fetch()
 	below, above := cl.counts()
@@ -337,13 +339,12 @@ func (rd *reader) takeFetched(cl *Call) {
 	rd.late.sampleSoon()
 }
 
-// waits tells whether row, and all of its shard behind it, is not taken now but read again later; it
-// notes the reason in sh. Replayed events of a key are sent in order, so a row with a key is not
-// taken
+// waits tells whether row, and all rows of its shard behind it, are left for a later read, and
+// notes the reason in sh. Replayed events of a key are sent in order, so a row with a key is left
 //
-//   - before the shard was set back for the replay: earlier rows of the replay may lie below the
-//     mark, where no fetch looks. The next renewal tells how far to set the shard back, and is sent
-//     at once;
+//   - before the shard was set back for the replay: earlier rows of the replay may be below the
+//     read position, where no fetch looks. The next renewal, which is sent at once, tells how far
+//     to set the shard back;
 //   - while the event is in memory with its row from before the replay: the event is confirmed, and
 //     its mark is not answered yet.
 func (rd *reader) waits(sh *shardState, row *outbox.Queued) bool {
@@ -361,8 +362,8 @@ func (rd *reader) waits(sh *shardState, row *outbox.Queued) bool {
 	return !sh.readable()
 }
 
-// counts returns how many rows of each shard a fetch has brought from below and from above its
-// mark.
+// counts returns how many rows of each shard a fetch has brought from below and from above the read
+// position.
 func (c *Call) counts() (below, above []int) {
 	f := c.fetch()
 	below, above = make([]int, len(c.shards)), make([]int, len(c.shards))
@@ -385,7 +386,7 @@ func (c *Call) counts() (below, above []int) {
 // KeyShare bounds a read of one key to LeaseTTL / KeyShare, since no other read runs meanwhile.
 const KeyShare = 10
 
-// refillCall reads the skipped events of a key.
+// refillCall reads the events of a key from its hole on.
 func (rd *reader) refillCall() *Call {
 	for len(rd.refills) > 0 {
 		l := rd.refills[0]
@@ -396,7 +397,7 @@ func (rd *reader) refillCall() *Call {
 		}
 		if !l.shard.open() || !l.shard.readable() || l.blocked && len(l.shard.writer.follow) >= rd.limits.follow {
 			rd.refills = append(rd.refills[1:], l)
-			return nil // an answer to a statement changes that
+			return nil // the answer to a statement changes the state
 		}
 		rd.refills = rd.refills[1:]
 		return ask(&fetchKey{
@@ -407,13 +408,13 @@ func (rd *reader) refillCall() *Call {
 	return nil
 }
 
-// refill asks for the skipped events of l, once there is room.
+// refill asks for the events of l from its hole on, once memory has room.
 func (rd *reader) refill(l *keyLine) {
 	if l.refilling || l.shard.yielding {
 		return
 	}
 	if !l.blocked && (l.n > rd.cfg.MaxPerKey/2 || l.n > 0 && l.first.route.stalled()) {
-		return // when the first of its events has gone
+		return // refilled when the first event has gone
 	}
 	if l.hole == 0 {
 		if b := &l.shard.back; !b.none() && b.has(keyset.Hash(l.key), false) {
@@ -425,8 +426,8 @@ func (rd *reader) refill(l *keyLine) {
 	rd.refills = append(rd.refills, l)
 }
 
-// refilled takes over the events of a key from its hole on. The hole is closed if the statement has
-// reached the end of the key: the statement saw every event that earlier reads had skipped.
+// refilled takes over the events of a key from its hole on. If the statement has reached the end of
+// the key, the hole is closed: the statement saw every event that earlier reads had skipped.
 func (rd *reader) refilled(cl *Call) {
 	s := cl.Statement.(*fetchKey)
 	l, sh := s.line, cl.shards[0]
@@ -449,12 +450,12 @@ func (rd *reader) refilled(cl *Call) {
 			full = true
 			break
 		}
-		l.hole = row.Seq + 1 // the row itself is in front of the hole if it is taken
+		l.hole = row.Seq + 1 // if the row is taken, the hole begins behind it
 		if rd.keys.take(sh, row, false); sh.gone {
 			return
 		}
 		if full, skipped = l.hole == row.Seq, l.hole == 0; full || skipped {
-			break // the hole begins again here, for want of room; or the route is stalled
+			break // no room, and the hole begins again here; or the route is stalled
 		}
 	}
 	if !full && !skipped && len(s.Rows) < s.Limit {
@@ -465,8 +466,8 @@ func (rd *reader) refilled(cl *Call) {
 	rd.keys.dropIdle(l)
 }
 
-// leaveToLap leaves the skipped events of a key to a lap, which reads in pages: too many events of
-// other keys lie between them for one statement.
+// leaveToLap leaves the events from a key's hole on to a lap, which reads in pages. Too many events
+// of other keys are in between for one statement.
 func (rd *reader) leaveToLap(l *keyLine) {
 	sh := l.shard
 	sh.back.skip(keyset.Hash(l.key), true, l.hole)
@@ -476,8 +477,7 @@ func (rd *reader) leaveToLap(l *keyLine) {
 	rd.keys.dropIdle(l)
 }
 
-// capacity is how many events are kept in memory at most: twice the window, or as many as
-// WindowBytes has room for.
+// capacity is the most events in memory: twice the window, or as many as WindowBytes has room for.
 func (rd *reader) capacity() int {
 	most := 2 * rd.cfg.Window
 	if average := rd.budget.average; average*float64(most) > float64(rd.cfg.WindowBytes) {
@@ -486,11 +486,11 @@ func (rd *reader) capacity() int {
 	return most
 }
 
-// room is how many more events may be kept in memory.
+// room is how many further events memory may take.
 func (rd *reader) room() int { return rd.capacity() - rd.keys.buffered + rd.routes.stalledRoom() }
 
-// coldLimit is the limit of rows of a shard that is polled, and of a late range. A late range with so
-// many rows counts as cut short.
+// coldLimit is the limit of rows of a polled shard, and of a late range. A late range with as many
+// rows counts as cut short.
 func (rd *reader) coldLimit() int {
 	return max(1, min(rd.limits.cold, rd.budget.rows()/len(rd.shards)))
 }

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// State is the state of the machine at one moment, as Health reports it.
+// State is the state of the machine at one moment, for Health.
 type State struct {
 	Shards, Share, Relays       int
 	InFlight, Waiting, Unmarked int
@@ -22,7 +22,7 @@ type State struct {
 	ReadTime time.Duration
 }
 
-// RouteState is the state of a route that does not work.
+// RouteState is the state of a stalled route.
 type RouteState struct {
 	Route       string
 	Paused      bool

@@ -11,9 +11,9 @@ import (
 // errNoOutcome is the error of a send for which the publisher has reported no outcome.
 var errNoOutcome = errors.New("the publisher has told no outcome of the message, though its context has ended")
 
-// unanswered are the sends without an outcome, in the order of sending, and some that were answered
-// since. A publisher has to answer once the context of a send ends. Otherwise the event would keep
-// its key, its place in the window and its shard until the relay is restarted.
+// unanswered are the sends without an outcome, in the order of sending, and some answered sends. A
+// publisher must answer once the context of a send ends. An event without an outcome would keep its
+// key, its place in the window and its shard until the relay is restarted.
 type unanswered struct {
 	last  int64 // number of the last send
 	sends []numberedSend
@@ -47,7 +47,8 @@ func (u *unanswered) oldest() (time.Duration, bool) {
 	return 0, false
 }
 
-// overdue gives up the outcomes of the sends up to a number: their contexts ended a while ago.
+// overdue gives up the outcomes of the sends up to a number: the contexts of these sends ended a
+// while ago.
 func (dp *dispatcher) overdue(through int64) {
 	u := &dp.unanswered
 	for len(u.sends) > 0 && u.sends[0].number <= through {
