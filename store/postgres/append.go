@@ -18,13 +18,13 @@ import (
 // An append writes events and their queue rows.
 //
 // oneWriter: the first append of a transaction ties the transaction to its writer, by a variable
-// that lives as long as the transaction or the savepoint in which it was set. The variable is
-// joined with the events, so the events of a second writer are not inserted.
+// that lives as long as the transaction or the savepoint of the append. The variable is joined with
+// the events, so the events of a second writer are not inserted.
 //
-// refuseOtherContent: a known dispatch ID with an equal digest is left alone and not returned.
-// Another digest sets altered to NULL, which dooms the transaction. DO UPDATE compares with the
+// refuseOtherContent: a known dispatch ID with an equal digest is left alone and not returned. A
+// different digest sets altered to NULL, which dooms the transaction. DO UPDATE compares with the
 // present row, even if the row was committed after this statement began; a SELECT beside the INSERT
-// would not see such a row.
+// would miss such a row.
 //
 // tellWritten: at a COMMIT ($3), the result is not read and cannot stop the COMMIT, so a second
 // writer must be an error of the statement.
@@ -62,8 +62,8 @@ var (
 	// appendEvents is for many events. WITH ORDINALITY and ORDER BY keep the order of the arrays.
 	// Identity values are assigned after the sort, so ids follow the order of the records.
 	//
-	// common: a value that all events share is sent as an array of one element, and unnest fills
-	// the other rows with NULL. No value that is sent is NULL.
+	// common: a column with one value for all events is sent as an array of one element, and unnest
+	// fills the other rows with NULL. No sent value is NULL.
 	appendEvents = statement(oneWriter + `, written AS (
     ` + insertEvents + `)
     SELECT r.dispatch_id, r.digest, r.shard, r.topic, r.key, r.source, r.version, r.index, r.payload,
@@ -92,11 +92,11 @@ var (
     INSERT INTO {{outbox_queue}} (shard, id) SELECT shard, id FROM written
 )` + tellWritten)
 
-	// appendDeferred is for events of which some must not be sent before a given time. Such an
-	// event has a row in outbox_deferred instead of the queue. The statement is separate so that
-	// other events do not pay for deferral. The keys come from the arguments, since producers may
-	// not read them in the log; they come as an object, since a join of arrays may be planned for a
-	// few rows and meet ten thousand.
+	// appendDeferred is for events of which some are deferred. A deferred event has a row in
+	// outbox_deferred instead of the queue. The statement is separate so that other events do not
+	// pay for deferral. The keys come from the arguments, since producers may not read keys in the
+	// log. The keys come as an object, since a join of arrays may be planned for a few rows and
+	// meet ten thousand.
 	appendDeferred = statement(oneWriter + `, written AS (
     ` + insertEvents + `, due_at)
     SELECT r.dispatch_id, r.digest, r.shard, r.topic, r.key, r.source, r.version, r.index, r.payload,
@@ -181,7 +181,7 @@ func (s *Store) AppendAtCommit(tx pgx.Tx, writer uuid.UUID, records []outbox.Rec
 		switch {
 		case err == nil:
 			return nil
-		case sqlState(err) == "22012": // division_by_zero, of which there is one
+		case sqlState(err) == "22012": // division_by_zero, from tellWritten
 			err = outbox.ErrSecondWriter
 		}
 		return failed("append events", appendError(err))
@@ -189,8 +189,7 @@ func (s *Store) AppendAtCommit(tx pgx.Tx, writer uuid.UUID, records []outbox.Rec
 	return true, nil
 }
 
-// known tells for each record whether its dispatch ID was known, and so is not among the written
-// IDs.
+// known tells for each record whether its dispatch ID was known: written holds the new IDs only.
 func known(records []outbox.Record, written []pgtype.UUID) []bool {
 	all := make([]bool, len(records))
 	if len(written) == len(records) {
@@ -239,7 +238,7 @@ func (s *Store) LockKeys(ctx context.Context, tx pgx.Tx, keys []string) error {
 	for i, key := range keys {
 		locks[i] = lockID(s.names, "key "+key)
 	}
-	// Sorted by lock, not by key: two transactions that lock in opposite orders wait for each
+	// Sorted by lock, not by key: two transactions that lock in opposite orders would wait for each
 	// other. A function in FROM returns its rows in order.
 	slices.Sort(locks)
 	err := exec(ctx, tx, nil, "SELECT pg_advisory_xact_lock(k) FROM unnest($1::bigint[]) AS k", locks)

@@ -22,7 +22,7 @@ type columns struct {
 	contentType, correlation                    []string
 	traceParent, traceState                     []string
 	occurred                                    []pgtype.Timestamptz
-	due                                         []pgtype.Timestamptz // nil if none is deferred
+	due                                         []pgtype.Timestamptz // nil without a deferred event
 }
 
 func newColumns(records []outbox.Record) (*columns, error) {
@@ -46,8 +46,8 @@ func newColumns(records []outbox.Record) (*columns, error) {
 	return c, nil
 }
 
-// share reduces each column in which all events have the same value to that one value. It leaves
-// alone the columns that differ in nearly every write.
+// share reduces a column with one value for all events to one element. It leaves alone the columns
+// that differ in nearly every write.
 func (c *columns) share() {
 	for _, column := range []*[]string{&c.kind, &c.producer, &c.contentType, &c.headers, &c.correlation, &c.traceParent, &c.traceState} {
 		*column = common(*column)
@@ -55,7 +55,7 @@ func (c *columns) share() {
 	c.schemaVersion, c.occurred, c.resend = common(c.schemaVersion), common(c.occurred), common(c.resend)
 }
 
-// common returns the one value that all values are, or else all of them.
+// common returns the first value alone if all values are equal, or else all values.
 func common[T comparable](values []T) []T {
 	for i := range values {
 		if values[i] != values[0] {
@@ -65,15 +65,15 @@ func common[T comparable](values []T) []T {
 	return values[:1]
 }
 
-// single appends the values of the first record, which is the only one.
+// single appends the values of a single record.
 func (c *columns) single(args []any) []any {
 	return append(args, c.id[0], c.digest[0], c.shard[0], c.topic[0], c.key[0], c.source[0], c.version[0], c.index[0],
 		c.payload[0], c.kind[0], c.producer[0], c.schemaVersion[0], c.contentType[0], c.headers[0],
 		c.correlation[0], c.traceParent[0], c.traceState[0], c.occurred[0], c.resend[0])
 }
 
-// arrays appends the columns. Lean ones cost no allocation for each value, but pgx cannot encode
-// them in every mode.
+// arrays appends the columns. Lean columns need no allocation per value, but pgx cannot encode lean
+// columns in every mode.
 func (c *columns) arrays(args []any, lean bool) []any {
 	if !lean {
 		return append(args, c.id, c.digest, c.shard, c.topic, c.key, c.source, c.version, c.index,

@@ -8,9 +8,9 @@ import (
 // leanFrom is the length of arrays from which asking the connection for its encoding pays off.
 const leanFrom = 16
 
-// described tells whether the connection of tx asks the server for the types of arguments, as all
-// modes do that describe a statement before they send its arguments. The other modes guess the
-// types from Go, and do not know the types of this file.
+// described tells whether the connection of tx asks the server for the types of arguments, as in
+// all modes that describe a statement first. Other modes guess the types from Go, and do not know
+// the types of this file.
 func described(tx pgx.Tx) bool {
 	var conn *pgx.Conn
 	switch tx := tx.(type) { // Conn of a guardedTx would begin the transaction
@@ -41,9 +41,8 @@ func (s *Store) ints(n []int64) any {
 	return n
 }
 
-// lean is a slice that pgx encodes as an array of one dimension without an allocation for each
-// element: pgx takes every element as an interface, which needs a copy of a value, but not of a
-// pointer.
+// lean is a slice that pgx encodes as an array of one dimension without an allocation per element:
+// pgx takes an element as an interface, which needs a copy of a value, but not of a pointer.
 type lean[T, P any] struct {
 	elements []T
 	at       func(*T) P

@@ -17,21 +17,21 @@ import (
 
 // AuditorConfig configures an [Auditor].
 type AuditorConfig struct {
-	// Schema is that of [Config]. Defaults to "boxpair".
+	// Schema is the schema of [Config]. Defaults to "boxpair".
 	Schema string `yaml:"schema" env:"SCHEMA"`
-	// Prefix is that of [Config]. Defaults to none.
+	// Prefix is the prefix of [Config]. Defaults to none.
 	Prefix string `yaml:"prefix" env:"PREFIX"`
 	// StatementTimeout is how long a statement may take, on the server. Defaults to 1 minute.
 	StatementTimeout time.Duration `yaml:"statement_timeout" env:"STATEMENT_TIMEOUT"`
 }
 
 // Auditor reads an outbox and an inbox for package audit. Every page is read in a read-only
-// transaction of its own. It is safe for concurrent use.
+// transaction. An Auditor is safe for concurrent use.
 //
-// It needs USAGE on the schema and SELECT on outbox_events, outbox_queue, outbox_parked,
-// outbox_attempts and outbox_receipts, or on inbox, inbox_consumers, inbox_parked and
-// inbox_attempts, and nothing more. Of outbox_events and inbox_parked it does not read the payload:
-// SELECT on the columns that the statements name is enough.
+// An Auditor needs USAGE on the schema and SELECT on outbox_events, outbox_queue, outbox_deferred,
+// outbox_parked, outbox_attempts and outbox_receipts, or on inbox, inbox_consumers, inbox_parked
+// and inbox_attempts, and no more. The payload in outbox_events and inbox_parked is not read:
+// SELECT on the columns in the statements is enough.
 type Auditor struct {
 	pool    *pgxpool.Pool
 	names   migrations.Names
@@ -47,7 +47,7 @@ var (
 
 const defaultStatementTimeout = time.Minute
 
-// NewAuditor returns an auditor over pool, which stays the caller's. It does no I/O.
+// NewAuditor returns an auditor over pool, without I/O. The pool stays the caller's.
 func NewAuditor(pool *pgxpool.Pool, cfg AuditorConfig) (*Auditor, error) {
 	names, err := migrations.PostgresNames(cfg.Schema, cfg.Prefix)
 	if pool == nil {
@@ -68,14 +68,14 @@ func NewAuditor(pool *pgxpool.Pool, cfg AuditorConfig) (*Auditor, error) {
 	}, nil
 }
 
-// beginAudit bounds the cost of a page, and makes the planner use the indexes, whose order the
-// pages have: the statistics of a queue are outdated.
+// beginAudit bounds the cost of a page, and makes the planner use the indexes, in whose order pages
+// are read: the statistics of a queue are outdated.
 const beginAudit = `SELECT set_config('statement_timeout', $1, true), set_config('idle_in_transaction_session_timeout', $1, true),
     set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true),
     set_config('max_parallel_workers_per_gather', '0', true)`
 
-// read runs one statement in a read-only transaction of its own, and calls fn with the rows. The
-// settings end with the transaction, so they work behind a pooler as well.
+// read runs one statement in a read-only transaction, and calls fn with the rows. The settings end
+// with the transaction, so they work behind a pooler as well.
 func (a *Auditor) read(ctx context.Context, doing string, t *template, fn func(pgx.Rows) error, args ...any) error {
 	options := pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadOnly}
 	err := pgx.BeginTxFunc(ctx, a.pool, options, func(tx pgx.Tx) error {
@@ -99,7 +99,7 @@ func (a *Auditor) read(ctx context.Context, doing string, t *template, fn func(p
 	return nil
 }
 
-// collect reads rows into a list, each by scan.
+// collect reads rows into a list by scan.
 func collect[T any](ctx context.Context, a *Auditor, doing string, t *template, scan func(pgx.Rows, *T) error, args ...any) ([]T, error) {
 	var list []T
 	err := a.read(ctx, doing, t, func(rows pgx.Rows) error {

@@ -10,11 +10,11 @@ import (
 	"github.com/boxpair/boxpair/audit"
 )
 
-// auditSpan reads since when the outbox is complete. Delivered events are removed in the order of
-// their receipts, together with them, so all events created since the oldest receipt are there. The
-// very first receipt has number 1: while it exists, no event was removed. Without receipts, no
-// event was removed from a log that begins with event 1 or never had an event. Otherwise, or if the
-// role may not read the sequence, any event may have been removed.
+// auditSpan reads the time since which the outbox is complete. Delivered events are removed
+// together with their receipts, in the order of the receipts, so all events created since the
+// oldest receipt are retained. The very first receipt has number 1: while it exists, no event was
+// removed. Without receipts, no event was removed from a log that begins with event 1 or never had
+// an event. Otherwise, or if the role may not read the sequence, any event may have been removed.
 var auditSpan = statement(`
 SELECT clock_timestamp(), coalesce((SELECT max(id) FROM {{outbox_events}}), 0),
     CASE
@@ -51,8 +51,8 @@ func (a *Auditor) Events(ctx context.Context, after int64, limit int) ([]audit.E
 	}, after, limit)
 }
 
-// auditUnsent reads the queue, then what is parked and then what is deferred, each by its primary
-// key. An event that was replayed waits since then.
+// Unsent events are read from the queue, then from the parked events, then from the deferred
+// events, in the order of primary keys. A replayed event waits since its replay.
 var (
 	auditQueue = statement(`
 SELECT q.shard, q.id, e.id IS NULL, coalesce(e.dispatch_id, '00000000-0000-0000-0000-000000000000'), coalesce(e.topic, ''), ` + stamp + `,
@@ -76,8 +76,8 @@ LEFT JOIN LATERAL (SELECT e.id, e.dispatch_id, e.topic, e.created_at FROM {{outb
 WHERE d.id > $1 ORDER BY d.id LIMIT $2`)
 )
 
-// deferredState is the state of a deferred event d for an audit: a due event is pending, even if it
-// is not queued yet.
+// deferredState is the state of a deferred event d for an audit: a due event is pending, even
+// before it is queued.
 const deferredState = `CASE WHEN d.due_at > clock_timestamp() THEN 'deferred' ELSE 'pending' END`
 
 // Unsent implements [audit.Outbox].

@@ -12,28 +12,28 @@ import (
 	"github.com/boxpair/boxpair/store/internal/sqlstore"
 )
 
-// Commits and rollbacks do not end with the context of the transaction: a COMMIT that is cut off
-// has an unknown outcome. The constants bound them instead.
+// Commits and rollbacks do not end with the context of the transaction: a cut-off COMMIT has an
+// unknown outcome. The constants bound the time instead.
 const (
 	commitTimeout   = 30 * time.Second
 	rollbackTimeout = 5 * time.Second
 )
 
-// AtCommit queues a statement that is sent together with the COMMIT, in one round trip with all
-// queued statements. They run in the order of queueing, after all other statements of the
+// AtCommit queues a statement for the COMMIT: all queued statements and the COMMIT travel in one
+// round trip. The statements run in the order of queueing, after all other statements of the
 // transaction. AtCommit is for writes whose result is not needed. With group commit, a whole group
-// of handlers takes one round trip; a producer.Outbox.Transact that only queues, events with
-// Writer.Queue included, takes one round trip from BEGIN to COMMIT.
+// of handlers takes one round trip. A producer.Outbox.Transact that only queues, including events
+// by Writer.Queue, takes one round trip from BEGIN to COMMIT.
 //
 //	err := postgres.AtCommit(w.DB(), `UPDATE stock SET …`, id)
 //
-// tx must be the transaction that this store has given to a handler or to the function of Transact;
+// tx must be a transaction that this store has given to a handler or to the function of Transact.
 // AtCommit refuses any other transaction, and a savepoint. AtCommit does no I/O. If the statement
 // fails, the handler or Transact fails, and the transaction is rolled back.
 //
-// Where the statement takes the lock that puts the events of a key in order, queue those events
-// after it: producer.Writer.Write would write them before it. So do the calls of the writer that
-// write queued events at once: Savepoint, Cancel and Reschedule.
+// If the statement takes the lock that puts the events of a key in order, queue those events behind
+// the statement. producer.Writer.Write would write the events before the statement. So would
+// Savepoint, Cancel and Reschedule of the writer, which write queued events at once.
 func AtCommit(tx pgx.Tx, sql string, args ...any) error {
 	t, err := queueing(tx)
 	if err == nil {
@@ -58,7 +58,7 @@ func queueing(tx pgx.Tx) (*transaction, error) {
 	return g.guard.tx, nil
 }
 
-// queue queues a statement that is sent with the COMMIT.
+// queue queues a statement for the COMMIT.
 func (t *transaction) queue(sql string, args ...any) *pgx.QueuedQuery {
 	if t.queued == nil {
 		t.queued = &pgx.Batch{}
@@ -66,14 +66,14 @@ func (t *transaction) queue(sql string, args ...any) *pgx.QueuedQuery {
 	return t.queued.Queue(sql, args...)
 }
 
-// outcome is what the answer to a COMMIT, or its lack, says about the transaction.
+// outcome is the outcome of a transaction, by the answer to its COMMIT or by the lack of an answer.
 type outcome int
 
 const (
-	unknown    outcome = iota // it may have been committed
-	committed                 // it was committed
-	rolledBack                // it was not committed, and is rolled back by [transaction.end] at the latest
-	unsent                    // rolledBack, and no statement of the batch with the COMMIT has run
+	unknown outcome = iota // perhaps committed
+	committed
+	rolledBack // not committed, and rolled back by [transaction.end] at the latest
+	unsent     // rolledBack, and no statement of the batch with the COMMIT has run
 )
 
 // commit commits, and sends the queued statements with the COMMIT. It waits for the answer for at
@@ -89,7 +89,7 @@ func (t *transaction) commit(ctx context.Context, bound time.Duration) (outcome,
 		return rolledBack, pgconn.ErrConnClosed
 	}
 	switch status := t.session.PgConn().TxStatus(); {
-	case status == 'I' && t.opening == nil: // COMMIT would answer as if it had committed
+	case status == 'I' && t.opening == nil: // COMMIT would seem to succeed
 		t.over = true
 		return unknown, sqlstore.ErrEnded
 	case t.opening == nil && t.queued == nil:
@@ -101,8 +101,8 @@ func (t *transaction) commit(ctx context.Context, bound time.Duration) (outcome,
 	return t.commitQueued(ctx)
 }
 
-// commitQueued sends the queued statements with the COMMIT behind them, and with the BEGIN before
-// them if it is still to be sent. The server skips the COMMIT if a statement before it has failed.
+// commitQueued sends the queued statements and the COMMIT, after the BEGIN if the BEGIN is still to
+// be sent. The server skips the COMMIT after a failed statement.
 func (t *transaction) commitQueued(ctx context.Context) (outcome, error) {
 	begun := t.opening == nil
 	b := t.batch()
@@ -127,7 +127,7 @@ func (t *transaction) commitQueued(ctx context.Context) (outcome, error) {
 }
 
 // outcome interprets err, of a COMMIT or of a batch that ends with a COMMIT. begun tells whether
-// the server has answered the BEGIN. The server answers in order: any answer before that, even
+// the server has answered the BEGIN. The server answers in order: an error before that answer, even
 // FATAL, is not about the COMMIT.
 func (t *transaction) outcome(begun bool, err error) outcome {
 	open := !t.session.IsClosed()
@@ -149,11 +149,11 @@ func (t *transaction) outcome(begun bool, err error) outcome {
 	return unknown
 }
 
-// refused tells whether err, the error of a COMMIT, says that the transaction was not committed.
-// Only the database can say so: pgconn.SafeToRetry is true also for a connection that broke after
-// the COMMIT was sent, and a closed transaction may have been committed before. An ERROR answers
-// the COMMIT. FATAL and PANIC do not: a server that shuts down while a commit waits for its standby
-// says FATAL after having committed.
+// refused tells whether err, the error of a COMMIT, proves that the transaction was not committed.
+// Only an answer of the database is proof: pgconn.SafeToRetry is also true for a connection that
+// broke after the COMMIT was sent, and a closed transaction may have been committed before. An
+// ERROR answers the COMMIT. FATAL and PANIC do not: a server that shuts down while a commit waits
+// for its standby sends FATAL after the commit.
 func refused(err error) bool {
 	if errors.Is(err, pgx.ErrTxCommitRollback) {
 		return true

@@ -17,23 +17,23 @@ import (
 
 // Config says where the tables are. The zero value is ready to use.
 type Config struct {
-	// Schema is the schema that holds the tables. At most 63 bytes; any
-	// characters but NUL. Defaults to "boxpair".
+	// Schema is the schema of the tables. At most 63 bytes; any characters but NUL. Defaults to
+	// "boxpair".
 	Schema string `yaml:"schema" env:"SCHEMA"`
-	// Prefix is put before the name of every table, so that several outboxes may
-	// share a schema. At most 40 bytes; any characters but NUL. Defaults to none.
+	// Prefix is put before the name of every table, so that several outboxes may share a schema. At
+	// most 40 bytes; any characters but NUL. Defaults to none.
 	Prefix string `yaml:"prefix" env:"PREFIX"`
-	// Isolation is the isolation level of transactions that [Store.Transact]
-	// begins. Defaults to [pgx.ReadCommitted].
+	// Isolation is the isolation level of the transactions of [Store.Transact]. Defaults to
+	// [pgx.ReadCommitted].
 	Isolation pgx.TxIsoLevel `yaml:"isolation" env:"ISOLATION"`
-	// AllAttempts makes relays that use the store keep a row in outbox_attempts for every confirmed
-	// attempt, too: the history of an event then shows which relay has sent each copy and when. It
-	// costs a row per delivery, kept as long as the event. Inboxes likewise keep a row in
-	// inbox_history for every message that they apply, for as long as consumer.Config.HistoryFor
-	// says. Defaults to false: failures only.
+	// AllAttempts makes relays on the store keep a row in outbox_attempts for every confirmed
+	// attempt, too: the history of an event then names the relay and the time of each copy. A row
+	// per delivery is kept as long as the event. Inboxes keep a row in inbox_history for every
+	// applied message, for as long as consumer.Config.HistoryFor says. Defaults to false: failures
+	// only.
 	AllAttempts bool `yaml:"all_attempts" env:"ALL_ATTEMPTS"`
 	// MigrateLockTimeout is how long [Migrate] waits for each lock of a table before it gives up.
-	// Later users of the table wait behind it for as long. Defaults to 5 seconds.
+	// Later users of the table wait behind Migrate for as long. Defaults to 5 seconds.
 	MigrateLockTimeout time.Duration `yaml:"migrate_lock_timeout" env:"MIGRATE_LOCK_TIMEOUT"`
 	// Logger receives the locks that [Migrate] is going to take. Defaults to [slog.Default].
 	Logger *slog.Logger `yaml:"-" env:"-"`
@@ -42,11 +42,11 @@ type Config struct {
 // Store keeps outboxes and inboxes in PostgreSQL. It is safe for concurrent use.
 type Store struct {
 	pool  *pgxpool.Pool
-	conns connections // those of the pool that transactions run on
+	conns connections // for transactions
 	names migrations.Names
 	iso   pgx.TxIsoLevel
 	mode  pgx.QueryExecMode
-	keeps bool // prepared statements, see [Store.kept]
+	keeps bool // the pool keeps prepared statements, see [Store.kept]
 	sql   statements
 
 	allAttempts bool
@@ -55,8 +55,8 @@ type Store struct {
 	channel        string // wakes relays
 }
 
-// New returns a store over pool. It does no I/O: [Migrate] creates the tables. The caller closes
-// the pool after all users of the store have ended.
+// New returns a store over pool, without I/O: [Migrate] creates the tables. The caller closes the
+// pool after all users of the store have ended.
 func New(pool *pgxpool.Pool, cfg Config) (*Store, error) {
 	names, err := cfg.names()
 	err = errors.Join(err, cfg.checkTimeout())
@@ -97,8 +97,8 @@ func (c Config) names() (migrations.Names, error) {
 // a prepared statement is kept, and a plan made for an empty queue would read all of a queue that
 // has filled up since.
 //
-// A pool that is told to neither prepare nor describe does not here either: between the round trip
-// that prepares and the round trip that executes, a pooler may change the connection.
+// A pool that neither prepares nor describes keeps its mode: a pooler may change the connection
+// between the round trip that prepares and the round trip that executes.
 func planEach(pool *pgxpool.Pool) pgx.QueryExecMode {
 	if pool != nil {
 		switch mode := pool.Config().ConnConfig.DefaultQueryExecMode; mode {
@@ -107,7 +107,7 @@ func planEach(pool *pgxpool.Pool) pgx.QueryExecMode {
 		}
 	}
 	if pool != nil && pool.Config().ConnConfig.DescriptionCacheCapacity > 0 {
-		return pgx.QueryExecModeCacheDescribe // one round trip, the first time apart
+		return pgx.QueryExecModeCacheDescribe // one round trip, except for the first time
 	}
 	return pgx.QueryExecModeDescribeExec
 }
@@ -132,7 +132,7 @@ func lockID(n migrations.Names, what string) int64 {
 	return int64(binary.BigEndian.Uint64(sum[:]))
 }
 
-// hashed returns a short name that is valid for any object of PostgreSQL.
+// hashed returns a short name, valid for any object of PostgreSQL.
 func hashed(n migrations.Names, what string) string {
 	sum := digest(n, what)
 	return hex.EncodeToString(sum[:8])

@@ -7,7 +7,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// connection is one connection of the pool, for the time of a transaction.
+// connection is a connection of the pool, for the time of a transaction.
 type connection interface {
 	Conn() *pgx.Conn
 	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults

@@ -11,24 +11,23 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// undefer moves due events into the queue. It finds their rows by an index on the time; if no event
-// is due, no row is locked or written.
+// undefer moves due events into the queue. An index on the time finds their rows. If no event is
+// due, no row is locked or written.
 //
-// due: a row that is being cancelled or rescheduled is locked, and skipped. The rows are not
-// awaited, so each is checked as it is now: an event that was rescheduled meanwhile is not due any
-// more.
+// due: a row that is being cancelled or rescheduled is locked, and skipped. No row is awaited, so
+// the predicate sees the present row: a rescheduled event is not due any more.
 //
 // moved: an array, since in a join the planner would read the whole table instead of looking up
 // some thousand rows.
 //
 // The time until the next event is due is in whole microseconds, since a session may cut the digits
-// of other numbers. It is bounded, since a Go duration is.
+// of other numbers. The time is bounded, since a Go duration is.
 //
 // lowered: see [outbox.RelayStore.KeepLow]. The fence locks as an update does, in the order of
 // shards, and the update compares with the present row, whatever the snapshot held.
 //
-// fence: see [mark]. Unlike a mark, the commit waits for the disk: an event whose move a crash
-// undoes could be cancelled after it was sent.
+// fence: see [mark]. Unlike a mark, the commit waits for the disk: if a crash undid the move, an
+// event could be cancelled after it was sent.
 var undefer = statement(`
 WITH lease AS MATERIALIZED (
     SELECT * FROM unnest($2::smallint[], $3::bigint[]) AS l (shard, epoch)
@@ -64,10 +63,10 @@ SELECT ARRAY(SELECT shard FROM moved ORDER BY id), ARRAY(SELECT id FROM moved OR
         ) n
     ), 0)`)
 
-// firstDeferred returns the time until the first deferred event is due, in microseconds: 0 or less
-// if it is due already, NULL if no event is deferred. A relay asks many times a second while events
-// are written, and an event is rarely due: planning [undefer] takes many times as long as this
-// statement.
+// firstDeferred returns the time in microseconds until the first deferred event is due: 0 or less
+// for a due event, NULL without a deferred event. While events are written, a relay asks many times
+// a second, and an event is rarely due. Planning [undefer] takes many times as long as
+// firstDeferred.
 var firstDeferred = statement(`
 SELECT (extract(epoch FROM min(least(n.due_at, statement_timestamp() + interval '10 years')) - statement_timestamp()) * 1000000)::bigint
 FROM unnest($1::smallint[]) AS l (shard) CROSS JOIN LATERAL (
@@ -130,8 +129,8 @@ WITH chosen AS MATERIALIZED (
     FOR UPDATE OF d
 )`
 
-// cancel deletes the rows of deferred events. A relay that moves the same events deletes the rows
-// too: only one of both finds them.
+// cancel deletes the rows of deferred events. A relay that moves an event deletes the row too: only
+// one statement of the two finds the row.
 var cancel = statement(chosenDeferred + `, gone AS (
     DELETE FROM {{outbox_deferred}} d USING chosen c WHERE d.id = c.id
     RETURNING c.id, c.shard, c.key, c.dispatch_id
@@ -148,7 +147,7 @@ func (s *Store) Cancel(ctx context.Context, tx pgx.Tx, ids []uuid.UUID, reason s
 	return s.changeDeferred(ctx, tx, "cancel events", cancel, ids, reason)
 }
 
-// reschedule changes the time in the log as well, since the stamp depends on it.
+// reschedule also changes the time in the log, since the stamp depends on the time.
 var reschedule = statement(chosenDeferred + `, changed AS (
     UPDATE {{outbox_deferred}} d SET due_at = $2 FROM chosen c WHERE d.id = c.id
     RETURNING c.id, c.dispatch_id

@@ -10,7 +10,7 @@ import (
 )
 
 // failed wraps err, the error of a statement, with the failed action. pgx prints severity, message
-// and SQLSTATE of an error, but never its detail, which would show rows.
+// and SQLSTATE of an error, but not the detail, which would show rows.
 func failed(doing string, err error) error {
 	return fmt.Errorf("%s: %w", doing, hint(err))
 }

@@ -14,26 +14,26 @@ import (
 	"github.com/boxpair/boxpair/store/internal/sqlstore"
 )
 
-// syntax is how PostgreSQL reads a text of statements.
+// syntax reads a text of statements as PostgreSQL does.
 var syntax = sqlstore.Syntax{Dollars: true}
 
-// guard watches over a transaction for as long as a function has it. The function must not end the
-// transaction, leave rows open or change a setting beyond it.
+// guard watches over a transaction while a function uses the transaction. The function must not end
+// the transaction, leave rows open, or change a setting that outlasts the transaction.
 type guard struct {
 	tx   *transaction
-	ctx  context.Context // for methods of [pgx.Tx] that take none
+	ctx  context.Context // for methods of [pgx.Tx] without a context
 	root guardedTx
 	// separate is set for handlers of several messages that share the transaction.
 	separate bool
 	over     atomic.Bool // the function has returned
 
-	mu        sync.Mutex // the function may have started goroutines and left them running
+	mu        sync.Mutex // the function may have left goroutines running
 	violation error      // the first rule that the function broke
-	exposed   bool       // the function was given the connection, and may have ended the transaction on it
-	begin     int64      // when the transaction had begun at that moment; no two transactions share it
+	exposed   bool       // the function got the connection, and may have ended the transaction
+	begin     int64      // begin of the exposed transaction, unique among transactions; 0: unknown
 }
 
-// guarded runs fn with the transaction, and returns what forbids the commit: the error of fn, a
+// guarded runs fn with the transaction. The returned error forbids the commit: the error of fn, a
 // violation whose error fn swallowed, or rows that fn left open.
 func (t *transaction) guarded(ctx context.Context, fn func(g *guard) error) error {
 	g := &guard{tx: t, ctx: ctx, separate: inbox.SharesTransaction(ctx)}
@@ -44,7 +44,7 @@ func (t *transaction) guarded(ctx context.Context, fn func(g *guard) error) erro
 	return g.result(ctx, err)
 }
 
-// violate notes the violation of a rule, and returns it.
+// violate notes and returns the violation of a rule.
 func (g *guard) violate(err error) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -87,20 +87,20 @@ func (g *guard) result(ctx context.Context, err error) error {
 	return errors.Join(violation, err) // err may follow from the violation
 }
 
-// beginOf returns when the transaction of a connection began. A transaction that is chained to it,
-// or begun after it, began later.
+// beginOf returns when the transaction of a connection began. A later transaction, even a chained
+// one, began later.
 func beginOf(ctx context.Context, conn *pgx.Conn) (at int64, err error) {
 	err = conn.QueryRow(ctx, "SELECT (extract(epoch FROM now()) * 1000000)::bigint").Scan(&at)
 	return at, err
 }
 
-// expose notes that the function is given the connection itself.
+// expose notes that the function gets the connection.
 func (g *guard) expose(ctx context.Context) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	conn := g.tx.session
 	if g.exposed || conn.IsClosed() || conn.PgConn().IsBusy() {
-		g.exposed = true // the begin of an unknown transaction stays 0, which result takes for another one
+		g.exposed = true // the begin stays 0, so result takes any transaction for a different one
 		return
 	}
 	g.exposed = true
@@ -109,10 +109,10 @@ func (g *guard) expose(ctx context.Context) {
 	}
 }
 
-// admit refuses a statement after the function has returned or the transaction has ended, and a
-// statement that ends the transaction or changes a setting beyond it. To restore the setting
-// afterwards would not do: behind a pooler, the transaction that restores it may get another
-// session.
+// admit refuses every statement after the function has returned or the transaction has ended, and
+// any statement that ends the transaction or changes a setting that outlasts the transaction.
+// Restoring the setting afterwards would not do: behind a pooler, the restoring transaction may get
+// a different session.
 func (g *guard) admit(sql string) error {
 	if g.over.Load() {
 		return fmt.Errorf("%w: %w", pgx.ErrTxClosed, sqlstore.ErrReturned)
@@ -133,8 +133,8 @@ func (g *guard) admit(sql string) error {
 	return nil
 }
 
-// guardedTx is a transaction as a function is given it, or a savepoint in it. The first method that
-// sends a statement begins the transaction on the server.
+// guardedTx is the transaction for a function, or a savepoint in the transaction. The first method
+// that sends a statement begins the transaction on the server.
 type guardedTx struct {
 	guard *guard
 	sp    pgx.Tx // the savepoint, or nil
@@ -161,8 +161,8 @@ func (t *guardedTx) admitted(ctx context.Context, sql string, args ...any) (pgx.
 	return tx, nil
 }
 
-// rewrites tells whether an argument is given the connection, to rewrite the statement. Named
-// arguments only replace names by numbers.
+// rewrites tells whether an argument gets the connection, to rewrite the statement. Named arguments
+// only replace names by numbers.
 func rewrites(arg any) bool {
 	switch arg.(type) {
 	case pgx.NamedArgs, pgx.StrictNamedArgs:
@@ -187,8 +187,8 @@ func (t *guardedTx) beginSavepoint(ctx context.Context, owned bool) (*guardedTx,
 	return &guardedTx{guard: t.guard, sp: sp, owned: owned}, nil
 }
 
-// Commit implements [pgx.Tx]. It releases a savepoint that the function has set by Begin, and
-// refuses to end anything else.
+// Commit implements [pgx.Tx]. Commit releases a savepoint set by the function's Begin. Any other
+// commit is refused.
 func (t *guardedTx) Commit(ctx context.Context) error {
 	if t.sp == nil || t.owned {
 		return t.guard.violate(sqlstore.Refused("Commit"))
@@ -199,8 +199,8 @@ func (t *guardedTx) Commit(ctx context.Context) error {
 	return t.sp.Commit(ctx)
 }
 
-// Rollback implements [pgx.Tx]. It rolls back to a savepoint that the function has set by Begin,
-// and refuses to end anything else.
+// Rollback implements [pgx.Tx]. Rollback rolls back to a savepoint set by the function's Begin. Any
+// other rollback is refused.
 func (t *guardedTx) Rollback(ctx context.Context) error {
 	switch {
 	case t.guard.over.Load():
@@ -284,9 +284,9 @@ func (t *guardedTx) LargeObjects() pgx.LargeObjects {
 	return tx.LargeObjects()
 }
 
-// Conn implements [pgx.Tx]. Statements on the connection must be part of the transaction, too, so
-// Conn begins it. After the function has returned, the guard checks that the transaction is still
-// the same. Both cost a round trip.
+// Conn implements [pgx.Tx]. Conn begins the transaction, since statements on the connection must be
+// part of the transaction. After the function has returned, the guard checks that the transaction
+// has not changed. The begin and the check cost a round trip each.
 func (t *guardedTx) Conn() *pgx.Conn {
 	if !t.guard.over.Load() {
 		if _, err := t.admittedOrClosed(); err == nil {
@@ -296,9 +296,9 @@ func (t *guardedTx) Conn() *pgx.Conn {
 	return t.guard.tx.session
 }
 
-// admittedOrClosed is admitted for a method that cannot return an error. No statement must run
-// outside the transaction instead, so the connection is closed if the transaction could not begin
-// on it. Statements after a claim that was not made are rolled back.
+// admittedOrClosed is admitted for a method that cannot return an error. If the transaction could
+// not begin, the connection is closed, so that no statement runs outside of the transaction. If the
+// claim was not made, later statements are rolled back.
 func (t *guardedTx) admittedOrClosed() (pgx.Tx, error) {
 	ctx := t.guard.ctx
 	tx, err := t.admitted(ctx, "")

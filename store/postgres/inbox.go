@@ -25,8 +25,8 @@ const (
 	// ownIdle bounds the idle time of a transaction without a handler. Such a transaction is idle
 	// only if this process was stopped, and must not keep its locks then.
 	ownIdle = 30 * time.Second
-	// minCommit is the least time that a COMMIT gets, even if the deadline of its context is
-	// closer: a COMMIT that is cut off has an unknown outcome.
+	// minCommit is the least time for a COMMIT, even if the deadline of its context is closer: a
+	// cut-off COMMIT has an unknown outcome.
 	minCommit = time.Second
 )
 
@@ -35,11 +35,11 @@ type claimOptions struct {
 	isolation  inbox.Isolation
 	idle, lock time.Duration // 0 leaves the setting of the session
 	keys       []int64       // locks of keys, ascending
-	lean       bool          // the claim brings the settings along
+	lean       bool          // the claim includes the settings
 }
 
-// The settings of a transaction until its claim is made, and their end. Variables of the
-// transaction keep the settings of the session, which come back for the handler.
+// The settings of a transaction until its claim is made, and the end of the settings. Variables of
+// the transaction save the settings of the session, which come back for the handler.
 const (
 	saveLockTimeout = `
        set_config('boxpair.lock_timeout', current_setting('lock_timeout'), true),
@@ -60,18 +60,18 @@ SELECT set_config('boxpair.enable_seqscan', current_setting('enable_seqscan'), t
 	restoreSettings = statement(`SELECT ` + restoreLockTimeout + `, ` + restoreSeqscan)
 )
 
-// indexesOnly does the same for plans that are made after the claim, at the end of a transaction.
+// indexesOnly forbids sequential scans for plans made after the claim, at the end of a transaction.
 const indexesOnly = "SET LOCAL enable_seqscan = off"
 
-// The locks of keys are held until the transaction ends. A separate statement takes them: a
-// statement that read tables as well would see the tables of the time before the wait.
+// The locks of keys are held until the transaction ends. A separate statement takes the locks: a
+// statement that also read tables would see the tables as of the time before the wait.
 //
-// Above READ COMMITTED a separate statement is too late, too, since the first statement of a
-// transaction, even while it waits, fixes the snapshot. There the session takes the lock in an
-// earlier transaction, and hands it over to the transaction of the claim. Both are one message to
-// the server, so a pooler cannot separate them.
+// Above READ COMMITTED even a separate statement is too late, since the first statement of a
+// transaction fixes the snapshot, even while it waits. There the session takes the lock in an
+// earlier transaction, and hands the lock over to the transaction of the claim. Both transactions
+// are one message to the server, so a pooler cannot separate them.
 const (
-	lockKeys        = "SELECT pg_advisory_xact_lock(k) FROM unnest($1::bigint[]) AS k" // a function in FROM gives its rows in order
+	lockKeys        = "SELECT pg_advisory_xact_lock(k) FROM unnest($1::bigint[]) AS k" // a function in FROM returns its rows in order
 	lockKeysEarly   = "SELECT pg_advisory_lock(k) FROM unnest($1::bigint[]) AS k"
 	unlockKeysEarly = "SELECT pg_advisory_unlock(k) FROM unnest($1::bigint[]) AS k"
 )
@@ -118,8 +118,7 @@ func (t *transaction) sendOwn(ctx context.Context, doing string, b *pgx.Batch) e
 	return nil
 }
 
-// sendAndCommit sends b with a COMMIT behind it, for statements that can be repeated after an
-// unknown outcome.
+// sendAndCommit sends b and a COMMIT, for statements that can be repeated after an unknown outcome.
 func (t *transaction) sendAndCommit(ctx context.Context, doing string, b *pgx.Batch) error {
 	b.Queue("commit")
 	if err := t.sendOwn(ctx, doing, b); err != nil {
@@ -130,8 +129,7 @@ func (t *transaction) sendAndCommit(ctx context.Context, doing string, b *pgx.Ba
 }
 
 // commitClaim commits a claim with the effects of its handler. It waits until the deadline of ctx,
-// or for [minCommit] if the deadline is closer. Once the COMMIT is sent, the end of ctx does not
-// cut it off.
+// or for [minCommit] if the deadline is closer. The end of ctx does not cut off a sent COMMIT.
 func (t *transaction) commitClaim(ctx context.Context) error {
 	outcome, err := t.askCommit(ctx)
 	return t.commitError(outcome, err)
@@ -180,7 +178,7 @@ func unsentError(err error) error {
 	return err
 }
 
-// isolationLevel returns the level in pgx's terms, and the strictest level for an unknown one.
+// isolationLevel returns the level in pgx's terms, and the strictest level for an unknown level.
 func isolationLevel(i inbox.Isolation) pgx.TxIsoLevel {
 	switch i {
 	case inbox.ReadCommitted:
@@ -242,7 +240,7 @@ func (e *ownError) Unwrap() error { return e.err }
 
 // Classify implements [inbox.ClaimStore]. Serialization failures, deadlocks and lock timeouts are
 // conflicts. Errors of the server, of the connection and of this package's own statements belong to
-// the infrastructure. All other errors are the handler's, and so is a transaction that the server
+// the infrastructure. All other errors are the handler's, including a transaction that the server
 // ended because it was idle for too long.
 func (s *Store) Classify(err error) inbox.ErrorClass {
 	if errors.Is(err, inbox.ErrCommitUnknown) {

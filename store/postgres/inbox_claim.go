@@ -16,15 +16,15 @@ import (
 
 var (
 	// insertClaim makes the claim. It waits for the end of a transaction that has inserted or is
-	// deleting the same row, and then inserts unless the row exists. A message that is claimed to
-	// be parked has no applied_at.
+	// deleting the row, and then inserts unless the row exists. A message claimed to be parked has
+	// no applied_at.
 	insertClaim = statement(`
 INSERT INTO {{inbox}} (consumer, dispatch_id, digest, stamp, applied_at)
 VALUES ($1, $2, $3, coalesce($4, clock_timestamp()), CASE WHEN $5 THEN clock_timestamp() END)
 ON CONFLICT DO NOTHING`)
 
 	// leanClaim is the claim of a message without an order, with its settings: the overhead of a
-	// second statement would be about as large as the work of this one. The settings are in force
+	// second statement would be about as large as the work of the claim. The settings are in force
 	// while the insert waits, because their row is computed before the row to insert.
 	leanClaim = statement(`
 INSERT INTO {{inbox}} (consumer, dispatch_id, digest, stamp, applied_at)
@@ -42,8 +42,8 @@ FROM {{inbox_consumers}} WHERE id = $1`)
 
 	// Above READ COMMITTED, checkClaim would see the snapshot of the claim. There the row lock
 	// fails with a serialization failure if the row has changed since. A savepoint releases the
-	// lock at once, or advancing the forgotten time would wait for all handlers. FOR KEY SHARE
-	// would make no transaction wait, but does not fail for a changed row.
+	// lock at once; otherwise an advance of the forgotten time would wait for all handlers. FOR KEY
+	// SHARE would make no transaction wait, but does not fail for a changed row.
 	checkClaimShared = statement(checkClaimText + " FOR SHARE OF c")
 
 	readClaim = statement(`SELECT digest FROM {{inbox}} WHERE consumer = $1 AND dispatch_id = $2`)
@@ -68,7 +68,7 @@ type claimed struct {
 func (c *claimed) clear() bool { return c.mine && !c.tooOld && !c.blocked }
 
 // Apply implements [inbox.ClaimStore]. The claim takes one round trip, or two for a known dispatch
-// ID, and the commit takes another. fn gets the same ctx; it must not end tx.
+// ID, and the commit takes another. fn gets ctx unchanged; fn must not end tx.
 //
 // An Optimistic claim at READ COMMITTED is sent before the first statement that fn runs in tx, or
 // together with the statements that fn has queued ([AtCommit], [Store.AppendAtCommit]) and the
@@ -125,8 +125,8 @@ func (s *Store) Apply(ctx context.Context, c inbox.Claim, fn func(ctx context.Co
 }
 
 // forgetStarts deletes the counters of messages with the COMMIT. A handler may have taken a role
-// that may neither delete nor even prepare the statement; the statements that the handler has
-// queued run under that role.
+// that may neither delete nor even prepare the statement. Statements queued by the handler run
+// under that role.
 func (t *transaction) forgetStarts(ctx context.Context, consumerID int, ids ...pgtype.UUID) error {
 	if t.session.IsClosed() || t.session.PgConn().TxStatus() != 'T' {
 		return nil // the COMMIT will fail and say why
@@ -257,7 +257,7 @@ FROM (
 ) s
 WHERE a.consumer = s.consumer AND a.dispatch_id = s.dispatch_id AND a.starts > 0`)
 
-	// The index makes forgetStarts delete in the order of the IDs, too.
+	// By the index, forgetStarts deletes in the order of the IDs, too.
 	forgetStarts = statement(`DELETE FROM {{inbox_attempts}} WHERE consumer = $1 AND dispatch_id = ANY ($2::uuid[])`)
 
 	countFailure = statement(`

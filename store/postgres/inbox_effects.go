@@ -48,7 +48,7 @@ func (s *Store) PrepareEffect(ctx context.Context, tx pgx.Tx, e inbox.EffectInte
 	return nil
 }
 
-// wrapped wraps the error of a statement within a handler's transaction, if there is an error.
+// wrapped wraps the error of a statement within a handler's transaction. It returns nil for nil.
 func wrapped(doing string, err error) error {
 	if err == nil {
 		return nil
@@ -61,7 +61,7 @@ const effectColumns = `e.id, e.run, c.name, e.dispatch_id, e.effect_key, e.topic
     coalesce(e.last_error, ''), coalesce(e.reason, '')`
 
 // effectState is the state to show. A process that did not come back has not written the state
-// 'uncertain', so it follows from the end of the lease.
+// 'uncertain', which therefore follows from the end of the lease.
 const effectState = `CASE WHEN e.state = 'doing' AND e.lease_until < clock_timestamp() AND NOT e.has_result THEN 'uncertain' ELSE e.state END`
 
 func scanEffect(row pgx.CollectableRow) (r inbox.EffectRun, err error) {
@@ -154,7 +154,7 @@ func (s *Store) TakeEffects(ctx context.Context, t inbox.EffectTake) ([]inbox.Ef
 	}
 	var next int64
 	if err := s.queryRow(ctx, nextEffect, t.Consumer).Scan(&next); err != nil {
-		next = 0 // the effects that were taken must not be lost
+		next = 0 // the taken effects must not be lost
 	}
 	return runs, time.Duration(max(0, next)) * time.Microsecond, nil
 }

@@ -47,7 +47,7 @@ FROM {{inbox_consumers}} c WHERE c.id = $1`
 type groupClaims struct {
 	claims   []inbox.Claim
 	sorted   []int    // places of claims, by ID
-	keys     []string // the keys with an order, each once
+	keys     []string // the keys with an order, without duplicates
 	verdicts []inbox.Verdict
 }
 
@@ -91,7 +91,7 @@ func (s *Store) ApplyGroup(ctx context.Context, claims []inbox.Claim, fn func(ct
 		return nil, err
 	}
 	if !slices.Contains(g.verdicts, inbox.Applied) && !slices.Contains(g.verdicts, inbox.Followed) {
-		return g.verdicts, nil // and rolled back
+		return g.verdicts, nil // end rolls back
 	}
 	if run := g.places(inbox.Applied); len(run) > 0 {
 		if err := t.run(ctx, func(tx pgx.Tx) error { return fn(ctx, tx, run) }); err != nil {
@@ -130,7 +130,7 @@ func (g *groupClaims) places(v inbox.Verdict) (at []int) {
 	return at
 }
 
-// claimGroup makes the claims, and sets the verdicts of the claims that were made.
+// claimGroup makes the claims, and sets the verdicts of the made claims.
 func (t *transaction) claimGroup(ctx context.Context, g *groupClaims) error {
 	c := &g.claims[0]
 	n := len(g.claims)
@@ -171,7 +171,7 @@ func (t *transaction) claimGroup(ctx context.Context, g *groupClaims) error {
 	return nil
 }
 
-// compareGroup sets the verdicts of the claims that were not made.
+// compareGroup sets the verdicts of the remaining claims.
 func (t *transaction) compareGroup(ctx context.Context, g *groupClaims) error {
 	missing := g.places(inbox.None)
 	if len(missing) == 0 {
@@ -208,8 +208,8 @@ func (g *groupClaims) ids(places []int) []pgtype.UUID {
 	return ids
 }
 
-// setGroupAside parks the messages that follow parked ones, in the order of the claims, and deletes
-// the claims of the messages that are too old.
+// setGroupAside parks the messages that follow, in the order of the claims, and deletes the claims
+// of the messages that are too old.
 func (t *transaction) setGroupAside(ctx context.Context, g *groupClaims) error {
 	old, followers := g.places(inbox.TooOld), g.places(inbox.Followed)
 	if len(old) == 0 && len(followers) == 0 {

@@ -47,8 +47,9 @@ func (s *Store) ListParkedMessages(ctx context.Context, f inbox.Filter) ([]inbox
 	return list, nil
 }
 
-// redriveMessages makes the first live message of each key run, and the other messages follow. If
-// all were due, each poll would skip the followers again, once for every handled message.
+// redriveMessages makes the first live message of each key run, and the remaining messages follow.
+// If all messages were due, each poll would skip the followers again, once for every handled
+// message.
 var redriveMessages = statement(`
 WITH chosen AS MATERIALIZED (
     SELECT id, consumer, key, ordered FROM {{inbox_parked}} WHERE id = ANY ($1::bigint[]) AND state = ANY ($2::text[]) ORDER BY id FOR UPDATE
@@ -73,8 +74,8 @@ WITH chosen AS MATERIALIZED (
 )
 SELECT dispatch_id FROM r ORDER BY id`)
 
-// RedriveMessages implements [inbox.ParkedStore], in one transaction for each key. An error comes
-// with the messages that were redriven before.
+// RedriveMessages implements [inbox.ParkedStore], in one transaction per key. An error comes with
+// the messages redriven so far.
 func (s *Store) RedriveMessages(ctx context.Context, f inbox.Filter, reason string) ([]uuid.UUID, error) {
 	allowed := []inbox.State{inbox.Dead, inbox.TooOldState}
 	if f.Force {
@@ -108,9 +109,9 @@ WHERE state = 'following' AND id = (
     ORDER BY p.id LIMIT 1)`)
 )
 
-// DiscardMessages implements [inbox.ParkedStore], in one transaction for each key. It waits for a
-// running handler of a message until ctx ends. An error comes with the messages that were discarded
-// before.
+// DiscardMessages implements [inbox.ParkedStore], in one transaction per key. DiscardMessages waits
+// for a running handler of a message until ctx ends. An error comes with the messages discarded so
+// far.
 func (s *Store) DiscardMessages(ctx context.Context, f inbox.Filter, reason string) ([]uuid.UUID, error) {
 	allowed := []inbox.State{inbox.Retrying, inbox.Following, inbox.Dead, inbox.TooOldState, inbox.AlteredState}
 	return s.changeMessages(ctx, "discard", &f, allowed, func(b *pgx.Batch, seqs []int64, states []string) *pgx.QueuedQuery {
@@ -118,7 +119,7 @@ func (s *Store) DiscardMessages(ctx context.Context, f inbox.Filter, reason stri
 	})
 }
 
-// group is the parked messages of one key in an operator's selection.
+// group is the messages of one key in an operator's selection.
 type group struct {
 	consumer int
 	key      string // "" for messages without order

@@ -10,9 +10,10 @@ import (
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
-// The outcome of a claim that travels with the COMMIT cannot be read before the COMMIT, so a claim
-// that was not made must stop the server: the insert fails for a known dispatch ID, and the check
-// after it divides by zero. The server logs the error with the statement and its comment.
+// The outcome of a claim that travels with the COMMIT cannot be read before the COMMIT. So a claim
+// that was not made must be an error of the server: the insert fails for a known dispatch ID, and
+// the check after the insert divides by zero. The server logs the error with the statement and its
+// comment.
 var (
 	claimOrFail = statement(`/* fails for a message that was applied before, which is handled */
 INSERT INTO {{inbox}} (consumer, dispatch_id, digest, stamp, applied_at)
@@ -36,9 +37,9 @@ SELECT 1 / count(*), ` + restoreLockTimeout + `
 FROM {{inbox_consumers}} c WHERE c.id = $1 AND NOT coalesce($2 < c.forgotten_until, false)`)
 )
 
-// applyOptimistic runs fn, and then sends the claim, the statements that fn has queued and the
-// COMMIT in one round trip. If fn runs a statement, the claim is sent before it. met is false if
-// the claim was refused and [Store.Apply] must find out why; then nothing is changed.
+// applyOptimistic runs fn, and then sends the claim, the statements queued by fn and the COMMIT in
+// one round trip. If fn runs a statement, the claim is sent before the statement. met is false if
+// the claim was refused and [Store.Apply] must find out the reason; no change was made then.
 func (s *Store) applyOptimistic(ctx context.Context, c *inbox.Claim, fn func(ctx context.Context, tx pgx.Tx) error) (met bool, err error) {
 	o := s.optionsOf(c, c.Key)
 	o.lean = c.Key == ""
@@ -51,7 +52,7 @@ func (s *Store) applyOptimistic(ctx context.Context, c *inbox.Claim, fn func(ctx
 	t.claim = l.send
 	err = t.run(ctx, func(tx pgx.Tx) error { return fn(ctx, tx) })
 	if err != nil && !l.sent && ctx.Err() == nil {
-		_ = l.send(ctx) // a copy fails where the first one has changed something
+		_ = l.send(ctx) // a copy may fail on the changes of the first message
 	}
 	switch {
 	case l.err != nil:
@@ -68,7 +69,7 @@ func (s *Store) applyOptimistic(ctx context.Context, c *inbox.Claim, fn func(ctx
 	return l.commit(ctx)
 }
 
-// lateClaim is a claim that is sent before the first statement of a handler, or with the COMMIT.
+// lateClaim is a claim sent before the first statement of a handler, or with the COMMIT.
 type lateClaim struct {
 	t    *transaction
 	c    *inbox.Claim
@@ -117,11 +118,11 @@ func (l *lateClaim) commit(ctx context.Context) (met bool, err error) {
 	switch {
 	case outcome == committed, checked:
 		return true, l.t.commitError(outcome, err)
-	case outcome == unsent: // the claim may be to blame, or the handler: that is found out one after the other
+	case outcome == unsent: // the claim or the handler is to blame; [Store.Apply] sends one after the other
 		return false, nil
 	case !claimed && sqlState(err) == "23505", claimed && sqlState(err) == "22012": // unique_violation, division_by_zero
 		return false, nil
-	case answered: // the server answers in order, so this is not about the COMMIT, be it FATAL
+	case answered: // the server answers in order, so even a FATAL is not about the COMMIT
 		return true, failed("claim", &ownError{pgErr})
 	default:
 		return true, l.t.commitError(outcome, err)

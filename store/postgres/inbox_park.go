@@ -34,8 +34,8 @@ DELETE FROM {{inbox_parked}} WHERE consumer = $1 AND dispatch_id = $2 AND digest
 	deleteAttempts = statement(`DELETE FROM {{inbox_attempts}} WHERE consumer = $1 AND dispatch_id = $2`)
 )
 
-// ParkMessage implements [inbox.ParkedStore]. It waits for the end of a transaction that has
-// claimed the same message until ctx ends.
+// ParkMessage implements [inbox.ParkedStore]. Until ctx ends, ParkMessage waits for the end of a
+// transaction that has claimed the message.
 func (s *Store) ParkMessage(ctx context.Context, p inbox.Parking) (inbox.Verdict, error) {
 	m := p.Message
 	if m == nil {
@@ -53,7 +53,7 @@ func (s *Store) ParkMessage(ctx context.Context, p inbox.Parking) (inbox.Verdict
 	if err != nil {
 		return inbox.None, err
 	}
-	// Meanwhile another copy may have been applied and forgotten, or other content may have been
+	// Meanwhile a copy may have been applied and forgotten, or different content may have been
 	// claimed. The message is still kept.
 	switch verdict {
 	case inbox.TooOld:
@@ -67,7 +67,7 @@ func (s *Store) ParkMessage(ctx context.Context, p inbox.Parking) (inbox.Verdict
 }
 
 // parkClaimed claims and parks a message in one transaction. A live message with a key takes the
-// key's lock, so that no newcomer can pass it unseen.
+// key's lock, so that no newcomer passes the message unseen.
 func (s *Store) parkClaimed(ctx context.Context, p *inbox.Parking) (inbox.Verdict, error) {
 	m := p.Message
 	c := inbox.Claim{Consumer: p.Consumer, ID: m.ID, Digest: m.Digest, Stamp: m.Stamp, IdleTimeout: ownIdle}
@@ -161,7 +161,7 @@ func storable(s string) string {
 }
 
 // encodeMetadata returns metadata as a JSON object of names and values. JSON in PostgreSQL holds
-// neither NUL nor invalid UTF-8, but metadata may: such pairs are a list under the empty name, in
+// neither NUL nor invalid UTF-8, but metadata may. Such pairs are a list under the empty name, in
 // base64.
 func encodeMetadata(metadata map[string]string) (string, error) {
 	object := make(map[string]any, len(metadata))

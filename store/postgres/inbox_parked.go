@@ -13,15 +13,15 @@ import (
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
-// isFirstMessage is the predicate for a message p that waits for no other: it has no order, or its
-// key has no lower live row.
+// isFirstMessage is the predicate for a message p that waits for no other message: p has no order,
+// or its key has no lower live row.
 const isFirstMessage = `(NOT p.ordered OR NOT EXISTS (
         SELECT FROM {{inbox_parked}} h
         WHERE h.consumer = p.consumer AND h.key = p.key AND h.ordered
             AND h.state IN ('retrying', 'following') AND h.id < p.id))`
 
-// dueMessages reads the rows that are due, the longest due first, and the time in microseconds
-// until the next row is due.
+// dueMessages reads the due rows, the longest due first, and the time in microseconds until the
+// next row is due.
 var dueMessages = statement(`
 WITH now AS MATERIALIZED (SELECT clock_timestamp() AS t)
 SELECT ARRAY(
@@ -71,24 +71,24 @@ const messageColumns = `p.id, c.name, p.dispatch_id, p.digest, p.stamp, p.topic,
     p.attempts, p.parked_at, p.next_attempt_at, coalesce(p.last_error, ''), coalesce(p.reason, ''),
     p.ordered, p.claimed, p.forced`
 
-// takeMessage locks a row that may run now. It runs after the lock of the key is taken: rows of the
-// key are added and removed under that lock.
+// takeMessage locks a row that may run now. The lock of the key is taken before: rows of the key
+// are added and removed under that lock.
 var takeMessage = statement(`
 SELECT ` + messageColumns + `
 FROM {{inbox_parked}} p JOIN {{inbox_consumers}} c ON c.id = p.consumer
 WHERE p.id = $1 AND p.consumer = $2 AND p.state = 'retrying' AND p.next_attempt_at <= clock_timestamp() AND ` + isFirstMessage + `
 FOR UPDATE OF p SKIP LOCKED`)
 
-// tryMessage takes the lock of a key only if no other process has the same message, which the first
-// lock tells. Another process would hold the lock of the key for as long as its handler runs, and
-// waiting for it would be useless.
+// tryMessage takes the lock of a key only if no other process has the message, which the first lock
+// tells. Otherwise the other process holds the lock of the key for as long as its handler runs, and
+// a wait would be useless.
 const tryMessage = `
 SELECT CASE WHEN pg_try_advisory_xact_lock($1::bigint) THEN pg_advisory_xact_lock($2::bigint) IS NOT NULL ELSE false END`
 
-// ApplyParked implements [inbox.ParkedStore]. A message that was too old, and so has no claim, runs
+// ApplyParked implements [inbox.ParkedStore]. A message that was too old has no claim: it runs
 // unless it was applied since, and its ID is then remembered for a window from now. An altered
-// message that was forced runs without a claim. A message without a claim that proves to be applied
-// already is removed without running.
+// message that was forced runs without a claim. A message without a claim that was applied since is
+// removed without running.
 func (s *Store) ApplyParked(ctx context.Context, c inbox.Claim, seq int64, fn func(ctx context.Context, tx pgx.Tx, m *inbox.Parked) error) (bool, error) {
 	at, ok, err := s.place(ctx, seq)
 	if err != nil || !ok || at.consumer != c.Consumer {
@@ -192,8 +192,8 @@ func (t *transaction) take(ctx context.Context, c *inbox.Claim, seq int64) (*mes
 	return row, t.sendOwn(ctx, "lock a parked message", b)
 }
 
-// claimParked claims a message that was set aside without a claim, and tells whether to run it. The
-// dispatch ID is remembered from now on: the time of the message's stamp is forgotten already.
+// claimParked claims a message that was set aside without a claim, and tells whether to run the
+// message. The dispatch ID is remembered from now on: the time of the stamp is forgotten already.
 func (t *transaction) claimParked(ctx context.Context, row *messageRow, at place) (bool, error) {
 	tag, err := t.tx.Exec(ctx, t.store.sql[insertClaim], at.consumer, at.id, digestValue(row.Digest), nil, true)
 	if err != nil {
@@ -223,10 +223,11 @@ var (
 	alterMessage = statement(`
 UPDATE {{inbox_parked}} SET state = 'altered', next_attempt_at = NULL WHERE id = $1`)
 	deleteMessage = statement(`DELETE FROM {{inbox_parked}} WHERE id = $1`)
-	// A message without a claim of its own must not touch the claim of other content.
+	// A message without a claim must not touch the claim of different content.
 	markApplied = statement(`
 UPDATE {{inbox}} SET applied_at = clock_timestamp() WHERE consumer = $1 AND dispatch_id = $2 AND applied_at IS NULL`)
-	// promoteMessage makes the first live message of a key run if it comes after the removed one.
+	// promoteMessage makes the first live message of a key run if it comes after the removed
+	// message.
 	promoteMessage = statement(`
 UPDATE {{inbox_parked}} SET state = 'retrying', next_attempt_at = clock_timestamp()
 WHERE id > $3 AND id = (
@@ -283,8 +284,8 @@ INSERT INTO {{inbox_history}} (consumer, dispatch_id, outcome, error)
 SELECT consumer, dispatch_id, CASE WHEN was < $2 THEN 'failed' ELSE 'dead' END, $3 FROM r`)
 )
 
-// RetryMessage implements [inbox.ParkedStore]. A message that is no longer retrying, because it was
-// applied, discarded or buried meanwhile, is left as it is.
+// RetryMessage implements [inbox.ParkedStore]. A message that was applied, discarded or buried
+// meanwhile is left alone.
 func (s *Store) RetryMessage(ctx context.Context, seq int64, attempts int, retryIn time.Duration, dead bool, lastError string) error {
 	if !dead {
 		_, err := s.exec(ctx, retryMessage, seq, attempts, max(0, retryIn.Microseconds()), storable(lastError))

@@ -27,8 +27,8 @@ RETURNING id, forgotten_until, ` + liveHorizon)
 INSERT INTO {{inbox_consumers}} (name, window_size) VALUES ($1, $2::bigint * interval '1 microsecond')
 ON CONFLICT (name) DO UPDATE SET window_size = excluded.window_size
 RETURNING id, forgotten_until, ` + liveHorizon)
-	// healMessages makes the head of every key run whose head is missing, as after rows were
-	// deleted by hand. This package leaves no such keys behind.
+	// healMessages gives a head to every key without a head, as after rows were deleted by hand.
+	// This package leaves no such keys behind.
 	healMessages = statement(`
 UPDATE {{inbox_parked}} p SET state = 'retrying', next_attempt_at = clock_timestamp()
 WHERE p.consumer = $1 AND p.state = 'following' AND ` + isFirstMessage)
@@ -81,16 +81,16 @@ WHERE consumer = $1 AND applied_at IS NOT NULL
 ORDER BY applied_at DESC LIMIT $2`)
 )
 
-// How far Newest looks back at first, by which factor more at each step, and from when on it reads
-// all.
+// How far Newest looks back at first, the factor of each further step, and the distance from which
+// on Newest reads all rows.
 const (
 	firstLook = time.Minute
 	lookMore  = 8
 	lastLook  = 90 * 24 * time.Hour
 )
 
-// Newest implements [inbox.WindowStore]. A BRIN index on the time is cheap; it finds the rows after
-// a given time, but not the newest rows. So Newest looks back further and further.
+// Newest implements [inbox.WindowStore]. A BRIN index on the time is cheap. It finds the rows after
+// a given time, but not the newest rows, so Newest looks back further and further.
 func (s *Store) Newest(ctx context.Context, consumerID int, limit int) ([]inbox.Seen, error) {
 	if limit <= 0 {
 		return nil, nil
@@ -118,9 +118,9 @@ func (s *Store) seen(ctx context.Context, t *template, args ...any) ([]inbox.See
 	return seen, nil
 }
 
-// advanceForgotten moves the time up to which a consumer forgets, unless the clock has advanced by
-// more than maxStep since the last pass. The clock, not the distance between both times, shows a
-// jump: a shorter window increases the distance as well.
+// advanceForgotten advances the forgotten time of a consumer, unless the clock has advanced by more
+// than maxStep since the last pass. The step of the clock shows a jump; the step of the forgotten
+// time does not, since a shorter window increases that step as well.
 var advanceForgotten = statement(`
 WITH c AS MATERIALIZED (
     SELECT id, registered_at, passed_at, forgotten_until FROM {{inbox_consumers}} WHERE id = $1 FOR NO KEY UPDATE
@@ -163,9 +163,9 @@ func errNotRegistered(consumerID int) error {
 }
 
 var (
-	// forgottenSince reads the latest time that has held for long enough. It is committed already:
-	// a copy that waits for a deletion of its ID and then claims the ID reads the same time or a
-	// later time.
+	// forgottenSince reads the latest forgotten time that was set long enough ago. The time is
+	// committed already: a copy that waits for a deletion of its ID and then claims the ID reads
+	// this time or a later time.
 	forgottenSince = statement(`
 SELECT max(until) FROM {{inbox_forgotten}}
 WHERE consumer = $1 AND set_at <= clock_timestamp() - $2::bigint * interval '1 microsecond'`)

@@ -11,14 +11,14 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// beginRetention precedes the statement that removes or replays: the snapshot of that statement
-// must be younger than the lock. The wait for rows is bounded: a writer that writes a known event
-// again locks its row until the end of the transaction, and a replay waits for the lock meanwhile.
-// The commit does not wait for the disk: rows that come back after a crash are removed once more.
-// All reads go by indexes and in their order, whatever the statistics say: a table that was empty
-// when they were taken may have a million rows by now. If the process is stopped in the middle, the
-// server ends the transaction well within a lease; the locked shard rows would otherwise keep all
-// relays from renewing.
+// beginRetention precedes the statement that removes or replays, whose snapshot must be younger
+// than the lock. The wait for rows is bounded: a writer that writes a known event again locks its
+// row until the end of the transaction, and a replay waits for the lock meanwhile. A commit of the
+// janitor does not wait for the disk: rows that come back after a crash are removed once more. All
+// reads go by indexes and in their order, whatever the statistics say: a table that the statistics
+// call empty may have a million rows by now. If the process is stopped in the middle, the server
+// ends the transaction well within a lease; the locked shard rows would otherwise keep all relays
+// from renewing.
 const beginRetention = `SELECT set_config('lock_timeout', '2s', true), set_config('idle_in_transaction_session_timeout', '2s', true), set_config('synchronous_commit', $2, true),
     set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), pg_advisory_xact_lock($1)`
 
@@ -65,7 +65,7 @@ func (s *Store) RemoveDelivered(ctx context.Context, retention time.Duration, af
 }
 
 // removeDiscarded keeps the row of an event that is queued again, because a relay may be about to
-// park that event.
+// park the event.
 var removeDiscarded = statement(`
 WITH old AS MATERIALIZED (
     SELECT p.id FROM {{outbox_parked}} p
@@ -103,8 +103,8 @@ func (s *Store) remove(ctx context.Context, doing string, t *template, args ...a
 	return r, nil
 }
 
-// exclusively runs fn in a transaction that overlaps with no other janitor or replay of this
-// outbox, in any process.
+// exclusively runs fn in a transaction that overlaps with no janitor or replay of this outbox, in
+// any process.
 func (s *Store) exclusively(ctx context.Context, synchronous string, fn func(tx pgx.Tx) error) error {
 	tx, err := s.pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
 	if err != nil {

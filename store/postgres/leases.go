@@ -16,7 +16,7 @@ const farAhead = time.Hour
 
 func farAheadFor(ttl time.Duration) float64 { return micros(max(2*ttl, farAhead)) }
 
-// heartbeat counts the visible relays besides the caller. As with leases, a relay seen before the
+// heartbeat counts the caller and all other visible relays. As with leases, a relay seen before the
 // clock was set back does not count: its share of the shards would have no owner. SKIP LOCKED keeps
 // two relays that remove the same rows from waiting for each other.
 var heartbeat = statement(`
@@ -43,14 +43,15 @@ func (s *Store) Heartbeat(ctx context.Context, relay string, ttl time.Duration) 
 	return live, nil
 }
 
-// identity has three parts. A restore from a dump changes the identifier of the cluster, and the
-// promotion of a standby changes its timeline. Statistics start again after a crash of the server,
-// or of a single session: without a fail-over, commits that did not wait for the disk
-// (synchronous_commit = off) are lost then. A clean restart keeps the statistics.
+// identity has three parts: the identifier of the cluster, which a restore from a dump changes; the
+// timeline, which the promotion of a standby changes; and the start of the statistics, which
+// changes with a crash of the server or of a single session. Such a crash loses commits that did
+// not wait for the disk (synchronous_commit = off), even without a fail-over. A clean restart keeps
+// the statistics.
 const identity = `SELECT c.name || ' ' || coalesce(extract(epoch FROM pg_stat_get_bgwriter_stat_reset_time())::text, '') FROM `
 
 // Identity implements [outbox.Identifier]. Some services hide the identifier and the timeline. The
-// start of the statistics is left then, and a standby has a different one.
+// identity is then the start of the statistics, which differs on a standby.
 func (s *Store) Identity(ctx context.Context) (string, error) {
 	var name string
 	err := s.pool.QueryRow(ctx, identity+`(
@@ -67,16 +68,16 @@ FROM pg_control_system()) c`, s.mode).Scan(&name)
 }
 
 // acquire takes shards over. FOR UPDATE excludes the fenced statements of the former owner, which
-// hold FOR KEY SHARE. A shard where such a statement runs is skipped, and found again by the next
-// call. A shard without an owner was given back.
+// hold FOR KEY SHARE. A shard with a fenced statement under way is skipped, and found again by the
+// next call. A shard without an owner was given back.
 //
 // leased_at: a lease lasts as long as its owner asked for, whatever the ttl of this relay. A lease
 // that begins further ahead than its duration is from before the clock was set back. A relay that
-// does not know the column leaves it unchanged or NULL. A beginning in the past does not shorten
-// its lease, and neither does a beginning after its end.
+// does not know the column leaves the column unchanged or NULL. A beginning in the past, or after
+// the end, does not shorten the lease.
 //
-// low_epoch: a kept low-water mark counts if the previous epoch knew of it, and stays with this
-// epoch. Numbers that begin anew are below every mark kept before.
+// low_epoch: a kept low-water mark counts if it belongs to the previous epoch, and then passes to
+// this epoch. Numbers that begin anew are below every mark kept before.
 var acquire = statement(`
 WITH free AS MATERIALIZED (
     SELECT shard, owner IS NOT NULL AS abrupt FROM {{outbox_shards}}
@@ -116,7 +117,7 @@ func (s *Store) Acquire(ctx context.Context, relay string, ttl time.Duration, n 
 
 // renew changes no key column, so it waits for no fenced statement. The rows are locked in the
 // order of shards before the update, as everywhere. An expired lease that no relay has taken is
-// renewed: the epoch is still the relay's.
+// renewed: the epoch is unchanged.
 var renew = statement(`
 WITH mine AS MATERIALIZED (
     SELECT s.shard FROM {{outbox_shards}} s
@@ -148,7 +149,8 @@ func (s *Store) Renew(ctx context.Context, relay string, ttl time.Duration, leas
 }
 
 // release gives shards back. FOR UPDATE waits for running fenced statements, so that no statement
-// of this owner runs when the next owner begins. The epoch stays: the next owner's is higher.
+// of this owner runs when the next owner begins. The epoch stays, and the next owner gets a higher
+// epoch.
 var release = statement(`
 WITH mine AS MATERIALIZED (
     SELECT s.shard FROM {{outbox_shards}} s
@@ -171,9 +173,9 @@ func (s *Store) Release(ctx context.Context, relay string, leases []outbox.Lease
 	return nil
 }
 
-// clearRewind needs no fence: its predicate compares owner and epoch of the row that it updates.
-// The kept low-water mark did not move below the rewind by itself. The ticket stays for the next
-// owner; earlier versions of the relay removed it.
+// clearRewind needs no fence: its predicate compares owner and epoch of the updated row. It moves
+// the kept places below the rewind, which the request of the rewind did not. The ticket stays for
+// the next owner; earlier versions of the relay removed the ticket.
 var clearRewind = statement(`
 UPDATE {{outbox_shards}} SET low_water = least(low_water, rewind_to - 1), tail = least(tail, rewind_to - 1), rewind_to = NULL
 WHERE shard = $2 AND owner = $1 AND epoch = $3 AND rewind_ticket = $4`)
@@ -186,8 +188,8 @@ func (s *Store) ClearRewind(ctx context.Context, relay string, lease outbox.Leas
 	return nil
 }
 
-// keepLow locks the rows in the order of shards, as everywhere, and its predicate is its fence. It
-// ignores a requested rewind, which [acquire] reads for as long as it is there.
+// keepLow locks the rows in the order of shards, as everywhere, and its predicate is its fence. A
+// requested rewind is ignored, since [acquire] reads the rewind as long as it is requested.
 var keepLow = statement(`
 WITH mine AS MATERIALIZED (
     SELECT s.shard, l.low, l.tail, l.passed FROM {{outbox_shards}} s

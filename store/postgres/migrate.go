@@ -17,21 +17,22 @@ import (
 const defaultLockTimeout = 5 * time.Second
 
 // Migrate creates or upgrades the tables that cfg names for this version of the library, and
-// returns the migrations that it applied: none if the tables were up to date. It creates a missing
-// schema. Processes that call Migrate at the same time take turns. A database that a newer version
-// has migrated is left alone, as is a database with a different migration under a known number; the
+// returns the applied migrations: none if the tables were up to date. Migrate creates a missing
+// schema. Concurrent calls, in any process, take turns. Migrate leaves alone a database that a
+// newer version has migrated, and a database with a different migration under a known number; the
 // error wraps [migrations.ErrNewer] or [migrations.ErrChanged].
 //
-// All missing migrations are applied in one transaction. It waits for each lock for
-// Config.MigrateLockTimeout, and changes nothing if it does not get the lock. The locks are logged
-// before they are taken. After a deadlock with transactions that use the tables, the transaction
-// begins again, up to five times. Only migrations that build indexes concurrently, while others
-// write, run outside a transaction, and need two connections of the pool. The next call repeats an
-// interrupted migration of this kind, and removes the invalid index first.
+// All missing migrations are applied in one transaction. The transaction waits for each lock for
+// Config.MigrateLockTimeout, and changes nothing if a lock is not free by then. The locks are
+// logged before they are taken. After a deadlock with transactions that use the tables, the
+// transaction begins again; the fifth deadlock in a row is an error. Only migrations that build
+// indexes concurrently, while other transactions write, run outside a transaction, and need two
+// connections of the pool. After an interruption, the next call removes the invalid index and
+// repeats the migration.
 //
-// An up-to-date database is only read. The exception are functions that still name the old schema
-// after ALTER SCHEMA ... RENAME: Migrate corrects them. For any change, the role must own the
-// tables, and needs CREATE on the schema and, if the schema is missing, on the database.
+// Migrate only reads an up-to-date database, and corrects functions that still name the old schema
+// after ALTER SCHEMA ... RENAME. For any change, the role must own the tables, and needs CREATE on
+// the schema and, if the schema is missing, on the database.
 func Migrate(ctx context.Context, pool *pgxpool.Pool, cfg Config) ([]migrations.Applied, error) {
 	m, err := newMigrator(pool, cfg)
 	if err != nil {
@@ -79,9 +80,8 @@ func (c Config) checkTimeout() error {
 	return nil
 }
 
-// run applies the missing migrations: by turns a transaction with all that may share it, and a
-// migration that must run outside any transaction. An error comes with the migrations that were
-// applied before it.
+// run applies the missing migrations, in turns: a transaction with all migrations that may share
+// it, and a migration outside any transaction. An error comes with the migrations applied so far.
 func (m *migrator) run(ctx context.Context) (all []migrations.Applied, err error) {
 	for {
 		var applied []migrations.Applied
@@ -112,8 +112,8 @@ func (m *migrator) run(ctx context.Context) (all []migrations.Applied, err error
 const deadlocks = 5
 
 // unlessDeadlocked runs a transaction again after a deadlock. Migrations lock several tables, and
-// running transactions lock the same tables in orders of their own, so no order of the migrations
-// would prevent deadlocks.
+// other transactions lock the tables in any order, so no order of the migrations would prevent
+// deadlocks.
 func (m *migrator) unlessDeadlocked(ctx context.Context, fn func() error) error {
 	for n := 1; ; n++ {
 		err := fn()
@@ -130,11 +130,10 @@ func (m *migrator) unlessDeadlocked(ctx context.Context, fn func() error) error 
 // within runs fn in a transaction that holds the advisory lock of the given name.
 func (m *migrator) within(ctx context.Context, lock string, fn func(tx pgx.Tx) error) error {
 	// READ COMMITTED whatever the default is: reads after the lock must see the commits of the
-	// process that held the lock before.
+	// previous holder of the lock.
 	options := pgx.TxOptions{IsoLevel: pgx.ReadCommitted}
 	return pgx.BeginTxFunc(ctx, m.pool, options, func(tx pgx.Tx) error {
-		// The files are in standard SQL. The lock of other migrating processes is awaited until ctx
-		// ends.
+		// The files are in standard SQL. The wait for other migrating processes ends with ctx.
 		if _, err := tx.Exec(ctx, "SET LOCAL standard_conforming_strings = on; SET LOCAL lock_timeout = 0; "+
 			"SET LOCAL idle_in_transaction_session_timeout = 0"); err != nil {
 			return err
@@ -150,13 +149,13 @@ func (m *migrator) within(ctx context.Context, lock string, fn func(tx pgx.Tx) e
 	})
 }
 
-// turn is how often a process checks whether another process has finished migrating.
+// turn is how often a process checks whether the migrating process has finished.
 const turn = 100 * time.Millisecond
 
-// lock polls for an advisory lock. A statement that waits for the lock would have a snapshot, and
-// an index that is built concurrently would wait for the end of the snapshot. The simple protocol
-// is used because in the extended protocol, the snapshot of a statement lives on after its last
-// row, until the next statement.
+// lock polls for an advisory lock. A statement that waits for the lock would have a snapshot, and a
+// concurrent build of an index would wait for the end of the snapshot. In the extended protocol,
+// the snapshot of a statement even lives on after its last row, until the next statement, so lock
+// uses the simple protocol.
 func (m *migrator) lock(ctx context.Context, tx pgx.Tx, id int64) error {
 	ticker := time.NewTicker(turn)
 	defer ticker.Stop()
@@ -173,8 +172,8 @@ func (m *migrator) lock(ctx context.Context, tx pgx.Tx, id int64) error {
 	}
 }
 
-// together applies the missing migrations up to the next migration that must run outside a
-// transaction, and returns the latter.
+// together applies the missing migrations before next, the first migration that must run outside a
+// transaction.
 func (m *migrator) together(ctx context.Context, tx pgx.Tx) (applied []migrations.Applied, next *migrations.Migration, err error) {
 	if err := makeHistory(ctx, tx, m.names); err != nil {
 		return nil, nil, err
@@ -236,7 +235,7 @@ func (m *migrator) announce(ctx context.Context, list []migrations.Migration) {
 		"schema", m.names.Schema(), "migrations", titles, "locks", locks, "lock_timeout", m.timeout)
 }
 
-// explain says what an operator can do about a lock that timed out.
+// explain adds the remedy to the error of a lock timeout.
 func (m *migrator) explain(err error) error {
 	if sqlState(err) == "55P03" { // lock_not_available
 		return fmt.Errorf("%w: another transaction has held one of its tables for %v (MigrateLockTimeout): "+
@@ -257,7 +256,7 @@ func (m *migrator) record(ctx context.Context, tx pgx.Tx, p *migrations.Migratio
 }
 
 // makeHistory creates the schema and the table of applied migrations. It reads the catalog first,
-// since CREATE … IF NOT EXISTS asks for privileges even if there is nothing to create.
+// since CREATE … IF NOT EXISTS always asks for privileges.
 func makeHistory(ctx context.Context, tx pgx.Tx, names migrations.Names) error {
 	var schema, table bool
 	err := tx.QueryRow(ctx, `

@@ -12,10 +12,10 @@ import (
 	"github.com/boxpair/boxpair/migrations"
 )
 
-// outside applies a migration whose statements cannot run in a transaction. Another connection
-// holds the lock against migrating processes meanwhile. The lock has a name of its own. The lock of
-// other migrations would not do: older versions of the library wait for it with a snapshot, and the
-// index would wait for the end of the snapshot.
+// outside applies a migration whose statements cannot run in a transaction. A second connection
+// meanwhile holds a lock against migrating processes. The lock has a name of its own: older
+// versions of the library wait for the lock of other migrations with a snapshot, and the index
+// would wait for the end of the snapshot.
 func (m *migrator) outside(ctx context.Context, p *migrations.Migration) (applied []migrations.Applied, err error) {
 	if n := m.pool.Config().MaxConns; n < 2 {
 		return nil, fmt.Errorf("an index is built concurrently on a second connection, and the pool's MaxConns is %d", n)
@@ -26,7 +26,7 @@ func (m *migrator) outside(ctx context.Context, p *migrations.Migration) (applie
 			return err
 		}
 		if len(pending) == 0 || pending[0].Number != p.Number {
-			return nil // another process has done it
+			return nil // another process has applied p
 		}
 		if _, err := tx.Exec(ctx, "SELECT"); err != nil { // ends the snapshot of the last statement, see [migrator.lock]
 			return err
@@ -47,7 +47,7 @@ func (m *migrator) outside(ctx context.Context, p *migrations.Migration) (applie
 	return applied, nil
 }
 
-// build runs a statement unless its index exists. It removes an unfinished index first.
+// build builds an index unless the index exists. An unfinished index is removed first.
 func (m *migrator) build(ctx context.Context, index migrations.ConcurrentIndex) error {
 	if index.Name != "" {
 		name := migrations.Quote(m.names.Schema()) + "." + index.Name
@@ -67,8 +67,7 @@ func (m *migrator) build(ctx context.Context, index migrations.ConcurrentIndex) 
 	return err
 }
 
-// rename corrects the functions of a renamed schema: their bodies are text, and name the old
-// schema.
+// rename corrects the functions of a renamed schema, whose bodies are text and name the old schema.
 func (m *migrator) rename(ctx context.Context, tx pgx.Tx) error {
 	stale, err := staleFunctions(ctx, tx, m.names)
 	if err != nil {
@@ -83,7 +82,7 @@ func (m *migrator) rename(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// function is a function whose body names another schema than its own.
+// function is a function whose body names schema, a different schema than the function's own.
 type function struct{ name, definition, schema string }
 
 // querier is a pool or a transaction.
@@ -91,7 +90,7 @@ type querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
 }
 
-// staleFunctions returns the functions of the outbox that name another schema.
+// staleFunctions returns the functions of the outbox that name a different schema.
 func staleFunctions(ctx context.Context, q querier, names migrations.Names) ([]function, error) {
 	rows, err := q.Query(ctx, `
 		SELECT p.proname, pg_get_functiondef(p.oid), p.prosrc
@@ -124,11 +123,11 @@ func (f *function) corrected(names migrations.Names) string {
 	return strings.ReplaceAll(f.definition, migrations.Quote(f.schema)+tables, migrations.Quote(names.Schema())+tables)
 }
 
-// CheckSchema reads the migrations of the database. The error wraps [migrations.ErrMissing] if this
-// version of the library needs more, and [migrations.ErrChanged] if a known migration differs.
-// Later migrations are no error. Functions with the name of another schema, as after ALTER SCHEMA
-// ... RENAME, are an error as well. The answer is nil if another tool has created the tables, or if
-// the role may not read the applied migrations, because nothing is known then.
+// CheckSchema compares the migrations of the database with this version of the library. The error
+// wraps [migrations.ErrMissing] if a migration is missing, and [migrations.ErrChanged] if a known
+// migration differs. Later migrations are no error. Functions that name a different schema, as
+// after ALTER SCHEMA ... RENAME, are an error. Without knowledge, CheckSchema returns nil: if a
+// different tool has created the tables, or if the role may not read the applied migrations.
 func (s *Store) CheckSchema(ctx context.Context) error {
 	known, err := migrations.Postgres(s.names)
 	if err != nil {

@@ -70,7 +70,7 @@ func (s *Store) Attempts(ctx context.Context, id uuid.UUID, limit int) ([]outbox
 	return list, nil
 }
 
-// deliveries finds the receipts of an event by the summary of what block ranges of them span.
+// deliveries finds the receipts of an event by a BRIN index on their ranges of ids.
 var deliveries = statement(`
 SELECT r.delivered_at, r.relay
 FROM {{outbox_events}} e CROSS JOIN LATERAL (
@@ -92,10 +92,10 @@ func (s *Store) Deliveries(ctx context.Context, id uuid.UUID) ([]outbox.Delivery
 	return list, nil
 }
 
-// lockChosen selects events and locks the rows of their shards, whoever owns
-// them, before any row of an event: FOR UPDATE keeps the fenced statements of
-// relays out, so the two cannot wait for each other's rows. It is one statement, so
-// that an operator who is stopped holds nothing.
+// lockChosen selects events and locks the rows of their shards, whoever owns the shards, before any
+// row of an event. FOR UPDATE keeps the fenced statements of relays out, so operator and relay
+// cannot wait for each other's rows. Selection and change are one statement, so that an operator
+// who is stopped holds no lock.
 const (
 	lockChosen = `
 WITH chosen AS MATERIALIZED (
@@ -123,7 +123,7 @@ WITH chosen AS MATERIALIZED (
 )
 
 // rewind asks the owners of the changed shards for a rewind to the first changed event, or to the
-// place of an earlier request if that is lower.
+// lower place of an earlier request.
 const rewind = ` rewound AS (
     UPDATE {{outbox_shards}} s
     SET rewind_to = least(s.rewind_to, c.first), rewind_ticket = nextval($10::text::regclass)
@@ -132,7 +132,7 @@ const rewind = ` rewound AS (
 )
 SELECT e.dispatch_id FROM changed c JOIN {{outbox_events}} e ON e.id = c.id ORDER BY c.id`
 
-// redrive checks the state again: another operator may have been faster.
+// redrive checks the state again: a second operator may have been faster.
 var redrive = statement(lockTimely + `, changed AS (
     UPDATE {{outbox_parked}} p SET state = 'retrying', attempts = 0, next_attempt_at = clock_timestamp()
     FROM chosen c JOIN locked l ON l.shard = c.shard
@@ -166,8 +166,8 @@ func (s *Store) Redrive(ctx context.Context, f outbox.Filter, reason string) (id
 	return ids, refused, nil
 }
 
-// discard frees a key if it discards the head, or the only dead event, for which the key may be on
-// hold. Discarding a follower frees no key.
+// discard frees a key if the discarded event is the head, or the only dead event, for which the key
+// may be on hold. Discarding a follower frees no key.
 var discard = statement(lockChosen + `, changed AS (
     UPDATE {{outbox_parked}} p SET state = 'discarded', next_attempt_at = NULL, reason = $11, discarded_at = clock_timestamp()
     FROM chosen c JOIN locked l ON l.shard = c.shard
@@ -230,7 +230,7 @@ func filterArgs(f outbox.Filter, states []string) []any {
 
 // stats counts up to a limit. The oldest pending event is the oldest of the first events of the
 // shards: ids follow the order of writing. Replayed events do not count, as they were delivered in
-// their time. Deferred events count from their due time, also if no relay has moved them yet.
+// their time. Deferred events count from their due time, even before a relay moves them.
 var stats = statement(`
 SELECT
     (SELECT count(*) FROM (SELECT FROM {{outbox_queue}} LIMIT $1 + 1) q),

@@ -20,8 +20,7 @@ WITH fence AS MATERIALIZED (
 // live is the predicate of the indexes on the parked events in the FIFO of a key.
 const live = `state IN ('retrying', 'following')`
 
-// park moves events out of the queue. An event that was parked before and is queued again reuses
-// its old row.
+// park moves events out of the queue. A queued event that was parked before reuses its old row.
 var park = statement(fence + `, failed AS MATERIALIZED (
     SELECT * FROM unnest($4::bigint[], $5::bigint[], $6::integer[], $7::float8[], $8::boolean[], $9::text[], $10::text[])
         AS x (id, round, attempts, retry_in, dead, outcome, error)
@@ -85,8 +84,8 @@ func (s *Store) Follow(ctx context.Context, relay string, lease outbox.Lease, ma
 }
 
 // promote makes the first live event of each key in freed retrying and due, unless the key is on
-// hold after a dead event. gone lists the events that this statement removes from their keys, and
-// that are still in its snapshot. kept lists the newly scheduled events.
+// hold after a dead event. gone lists the events that the statement removes from their keys; its
+// snapshot still shows them. kept lists the newly scheduled events.
 const promote = ` promoted AS (
     UPDATE {{outbox_parked}} p
     SET state = 'retrying', next_attempt_at = least(coalesce(p.next_attempt_at, clock_timestamp()), clock_timestamp())
@@ -103,8 +102,8 @@ const promote = ` promoted AS (
 
 // retry changes live events only: an event that an operator discarded during the send stays
 // discarded. Comparing the attempts makes a repetition harmless, since a dead event may have been
-// redriven meanwhile. The comparison of the shard matches no index: the planner would read all live
-// events of the shard instead of looking a few up by id.
+// redriven meanwhile. p.shard + 0 matches no index: by an index on the shard, the planner would
+// read all live events of the shard instead of looking a few up by id.
 var retry = statement(fence + `, failed AS MATERIALIZED (
     SELECT * FROM unnest($4::bigint[], $5::integer[], $6::float8[], $7::boolean[], $8::text[], $9::text[])
         AS x (id, attempts, retry_in, dead, outcome, error)
@@ -140,7 +139,7 @@ func (s *Store) Retry(ctx context.Context, relay string, lease outbox.Lease, fai
 }
 
 // sent removes delivered events. An event that an operator discarded during the send keeps its row
-// with the reason, and gets its receipt: both are true. As in retry, no index must match the shard.
+// with the reason, and gets its receipt. As in retry, no index must match the shard.
 var sent, sentNoted = sentStatement(""), sentStatement(confirmations("delivered"))
 
 func sentStatement(noted string) *template {
@@ -174,8 +173,8 @@ func (s *Store) Sent(ctx context.Context, relay string, lease outbox.Lease, seqs
 	return s.fenced(ctx, "remove sent events", s.noting(sent, sentNoted), relay, lease, seqs, hold)
 }
 
-// heal reads the first live event of each key. It jumps from key to key, so the cost of a key does
-// not depend on the number of its followers.
+// heal reads the first live event of each key. heal jumps from key to key, so the cost of a key
+// does not depend on the number of its followers.
 var heal = statement(`
 WITH fence AS MATERIALIZED (
     SELECT s.shard FROM {{outbox_shards}} s
@@ -271,13 +270,13 @@ const isHead = `(p.key = '' OR NOT EXISTS (
     SELECT FROM {{outbox_parked}} b
     WHERE b.shard = p.shard AND b.key = p.key AND b.` + live + ` AND b.id < p.id))`
 
-// unheld is the predicate for an event p without a dead event before it in its key, if dead events
+// unheld is the predicate for an event p without an earlier dead event of its key, if dead events
 // hold their keys.
 const unheld = `(NOT $6 OR p.key = '' OR NOT EXISTS (
     SELECT FROM {{outbox_parked}} d WHERE d.shard = p.shard AND d.key = p.key AND d.state = 'dead' AND d.id < p.id))`
 
-// due returns at least one row, for the time of the next due event. Both halves compare with the
-// same moment, so that no event falls between them.
+// due returns at least one row, for the time of the next due event. Both halves compare with one
+// moment, so that no event falls between them.
 var due = statement(`
 SELECT coalesce((extract(epoch FROM n.at - statement_timestamp()) * 1000000)::bigint, 0), d.id IS NOT NULL,
     coalesce(d.next_attempt_at, 'epoch'), coalesce(d.shard, 0), coalesce(d.id, 0), 0, coalesce(d.attempts, 0), 'retrying', ` + eventColumns + `

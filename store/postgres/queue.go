@@ -18,7 +18,8 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// stamp is the stamp of an event e. greatest ignores due_at if the event was never deferred.
+// stamp is the stamp of an event e. greatest ignores a NULL, the due_at of an event that was never
+// deferred.
 const stamp = `greatest(e.created_at, e.due_at)`
 
 // eventColumns are the columns of an event, whose row may be missing.
@@ -31,10 +32,10 @@ const eventColumns = `
     coalesce(e.occurred_at, 'epoch'), coalesce(greatest(e.created_at, e.due_at), 'epoch'), coalesce(e.resend_seconds, 0)`
 
 // fetch reads ranges of the queue. The lower bound keeps the scan from stepping over deleted rows,
-// however long vacuum is held up. Each event is looked up by its id: without OFFSET 0 the planner,
-// which may not know the size of the queue, may read the whole log instead. NOT IN (SELECT …)
+// however long vacuum is held up. OFFSET 0 makes the planner look each event up by id; otherwise
+// the planner, which may not know the size of the queue, may read the whole log. NOT IN (SELECT …)
 // builds a hash table in every plan; <> ALL (array) compares with each element unless the plan is
-// made for this very array.
+// made for the present array.
 var fetch = statement(`
 SELECT r.shard, q.id, q.round, 0, '', ` + eventColumns + `
 FROM unnest($1::smallint[], $2::bigint[], $3::bigint[], $4::bigint[]) AS r (shard, after, through, most)
@@ -50,7 +51,7 @@ func (s *Store) Fetch(ctx context.Context, ranges []outbox.Range) ([]outbox.Queu
 	if len(ranges) == 0 {
 		return nil, nil
 	}
-	except := []int64{} // of all ranges, since no row is in memory under two; not NULL
+	except := []int64{} // of all ranges, since every row is of one shard; not NULL
 	n := len(ranges)
 	shards, after, through, most := make([]int16, n), make([]int64, n), make([]int64, n), make([]int64, n)
 	for i, r := range ranges {
@@ -68,8 +69,8 @@ func (s *Store) Fetch(ctx context.Context, ranges []outbox.Range) ([]outbox.Queu
 	return events, nil
 }
 
-// bySeq returns a copy of found in the order of Seq. Events are large, and sorting them in place
-// would copy each several times.
+// bySeq returns a copy of found in the order of Seq. Sorting in place would copy the large events
+// several times.
 func bySeq(found []outbox.Queued) []outbox.Queued {
 	type place struct {
 		seq int64
@@ -87,10 +88,10 @@ func bySeq(found []outbox.Queued) []outbox.Queued {
 	return sorted
 }
 
-// fetchKey walks along the queue of the shard and reads the event of each row. It is called for a
-// key with many rows in the queue, so it finds them soon; if not, a lap of the relay serves the
-// key. Several shorter reads could miss an event that is committed between two of them, and return
-// a later event.
+// fetchKey walks along the queue of the shard and reads the event of each row. The key usually has
+// many rows in the queue, which are found soon; otherwise a lap of the relay serves the key.
+// Several shorter reads could miss an event that is committed between two reads, and return a later
+// event.
 var fetchKey = statement(`
 SELECT q.shard, q.id, q.round, 0, '', ` + eventColumns + `
 FROM {{outbox_queue}} q
@@ -116,8 +117,8 @@ func (s *Store) events(ctx context.Context, t *template, args ...any) (events []
 // answers holds buffers for events until their number is known.
 var answers = sync.Pool{New: func() any { return new([]outbox.Queued) }}
 
-// eachEvent runs a statement that reads queued or parked events, and calls use with them. use must
-// copy the events that it keeps.
+// eachEvent runs a statement that reads queued or parked events, and calls use with the events. use
+// must copy the events to keep them.
 func (s *Store) eachEvent(ctx context.Context, t *template, use func([]outbox.Queued), args ...any) error {
 	answer := answers.Get().(*[]outbox.Queued)
 	found := (*answer)[:0]
@@ -142,8 +143,8 @@ func (s *Store) eachEvent(ctx context.Context, t *template, use func([]outbox.Qu
 	return err
 }
 
-// queuedScan scans rows of queued or parked events. Every row is scanned into the same place and
-// copied from there, so that only its values are allocated.
+// queuedScan scans rows of queued or parked events. All rows are scanned into one event, which is
+// then copied, so that only the values are allocated.
 type queuedScan struct {
 	queued  outbox.Queued
 	columns []any
@@ -218,7 +219,7 @@ func (c headersColumn) ScanBytes(v []byte) error {
 	return nil
 }
 
-// timeColumn scans a time that may have no end.
+// timeColumn scans a time that may be infinite.
 type timeColumn struct {
 	time       *time.Time
 	name       string
@@ -234,17 +235,16 @@ func (c timeColumn) ScanTimestamptz(v pgtype.Timestamptz) error {
 	return nil
 }
 
-// writers names the transactions that hold the lock of an INSERT on the log, which an INSERT takes
-// before it gets its ids and keeps until the transaction ends. pg_locks shows the locks of this
-// database, to any role. A virtual transaction ID exists from the start. A prepared transaction
-// loses its virtual ID and keeps the transaction ID, perhaps so late that no sample has seen it,
-// and is therefore named as prepared as well. The start of the server is part of a virtual ID's
-// name, since virtual IDs begin anew.
+// writers names the transactions that hold the lock of an INSERT on the log. An INSERT takes the
+// lock before it gets its ids, and keeps the lock until the transaction ends. pg_locks shows the
+// locks of this database to any role. A transaction has a virtual ID from its start. A prepared
+// transaction loses the virtual ID and keeps a transaction ID that perhaps no sample has seen; it
+// is therefore named as prepared as well. A virtual ID is named together with the start of the
+// server, since virtual IDs begin anew.
 //
-// A backend that commits gives up its virtual transaction (pg_locks shows N/0 from then on) in the
-// moment in which its rows become visible, and releases its locks later. So a writer may count as
-// ended while its locks are still held. This is correct: a read that begins after the sample sees
-// the rows.
+// A committing backend gives up its virtual transaction (pg_locks then shows N/0) at the moment
+// when its rows become visible, and releases its locks later. So a writer may count as ended while
+// its locks are still held. This is correct: a read that begins after the sample sees the rows.
 var writers = statement(`
 WITH w AS MATERIALIZED (
     SELECT DISTINCT virtualtransaction FROM pg_locks
@@ -273,17 +273,17 @@ func (s *Store) Writers(ctx context.Context) ([]string, error) {
 
 // mark deletes queue rows.
 //
-// fence: the shard rows are locked in the order of shards until the statement ends. After waiting
-// for a takeover, the statement checks the row again and does not match it. The commit does not
-// wait for the disk: if a crash undoes a mark, the event is sent once more.
+// fence: the statement locks the shard rows, in the order of shards, until it ends. After a wait
+// for a takeover, it checks the row again and finds no match. The commit does not wait for the
+// disk: if a crash undoes a mark, the event is sent once more.
 //
-// round: a late mark of an earlier row of the same event must not delete the row that an operator
-// has added since.
+// round: a late mark of an event's earlier row must not delete the row that an operator has added
+// since.
 //
 // found: the rows are looked up one by one, and deleted by ctid. In a join, the planner would scan
 // whole shards while the statistics are of an empty queue, which is most of the time, and would
-// keep that plan for millions of rows. Rows of the queue are never updated, so a ctid holds the row
-// that was found, or no row.
+// keep the plan for millions of rows. Rows of the queue are never updated, so a ctid holds the
+// found row or no row.
 var mark, markNoted = markStatement(""), markStatement(confirmations("marked"))
 
 // confirmations records events as confirmed attempts, for Config.AllAttempts.
@@ -321,8 +321,8 @@ WHERE (l.shard, l.epoch) NOT IN (SELECT shard, epoch FROM fence)
 ORDER BY l.shard`)
 }
 
-// noting returns the statement that records confirmed attempts if Config.AllAttempts asks for them,
-// or else the plain statement.
+// noting returns noted, which records confirmed attempts, if Config.AllAttempts is set, and plain
+// otherwise.
 func (s *Store) noting(plain, noted *template) *template {
 	if s.allAttempts {
 		return noted

@@ -11,13 +11,13 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// expired is the predicate for an event e that must not be sent again any more. An event without a
-// log row does not count as expired, because its stamp is unknown.
+// expired is the predicate for an event e beyond its re-send horizon. An event without a log row
+// does not count as expired, because its stamp is unknown.
 const expired = `coalesce(e.resend_seconds > 0 AND ` + stamp + ` + e.resend_seconds * interval '1 s' <= statement_timestamp(), false)`
 
-// findPlace searches the log by halving the range of ids: created_at ascends with the id, so no
-// index on it is needed. Deferred events have later stamps than their neighbours, and an index of
-// their own. The sum in id + 0 keeps the planner from searching the whole log for the lowest id.
+// findPlace searches the log by halving the range of ids: created_at ascends with the id, and needs
+// no index. Deferred events have later stamps than their neighbours, and an index. Adding 0 to the
+// id keeps the planner from searching the whole log for the lowest id.
 var findPlace = statement(`
 WITH RECURSIVE s (low, high) AS (
     SELECT coalesce(min(id), 1) - 1, coalesce(max(id), 0) FROM {{outbox_events}}
@@ -116,10 +116,10 @@ func idValues(ids []uuid.UUID) []pgtype.UUID {
 	return values
 }
 
-// requeue locks the shards before it reads further, as operators do. Its snapshot is younger than
-// the lock that excludes janitors and other replays, so an event that is neither deferred, queued
-// nor parked in this snapshot stays so until it is queued here. Rounds begin with tickets, see
-// [outbox.RoundChance].
+// requeue locks the shards before it reads further, as operators do. The snapshot is younger than
+// the lock that excludes janitors and other replays. So an event that is neither deferred, queued
+// nor parked in the snapshot stays so until requeue queues the event. Rounds begin with tickets,
+// see [outbox.RoundChance].
 var requeue = statement(`
 WITH chosen AS MATERIALIZED (
     SELECT e.id, e.shard, e.dispatch_id

@@ -17,7 +17,7 @@ var _ inbox.RequestStore[pgx.Tx] = (*Store)(nil)
 
 var (
 	// claimRequest waits for a transaction that holds the key. The next statement reads the answer:
-	// its snapshot sees the commit of that transaction.
+	// its snapshot sees the commit of the transaction.
 	claimRequest = statement(`
 INSERT INTO {{inbox_requests}} (scope, key, fingerprint) VALUES ($1, $2, $3)
 ON CONFLICT (scope, key) DO NOTHING`)
@@ -28,7 +28,7 @@ SELECT fingerprint, status, header, body FROM {{inbox_requests}} WHERE scope = $
 	answerRequest = statement(`
 UPDATE {{inbox_requests}} SET status = $3, header = $4, body = $5 WHERE scope = $1 AND key = $2`)
 
-	// forgetRequests uses the index. No request that is being replayed waits for it, since a
+	// forgetRequests uses the index. No replay of a request waits for forgetRequests, since a
 	// committed row is never changed.
 	forgetRequests = statement(`
 DELETE FROM {{inbox_requests}} r
@@ -78,7 +78,7 @@ func (s *Store) storedAnswer(ctx context.Context, tx pgx.Tx, r inbox.Request) (*
 		header []byte
 	)
 	err := tx.QueryRow(ctx, s.sql[readRequest], r.Scope, r.Key).Scan(&sum, &status, &header, &a.Body)
-	if errors.Is(err, pgx.ErrNoRows) { // forgotten since the claim met it
+	if errors.Is(err, pgx.ErrNoRows) { // forgotten since the claim
 		return nil, fmt.Errorf("claim request: %w", inbox.ErrInProgress)
 	}
 	if err != nil {

@@ -7,9 +7,9 @@ import (
 	"github.com/boxpair/boxpair/migrations"
 )
 
-// Listen implements [outbox.RelayStore] with LISTEN. It takes a connection out of the pool and
-// closes it in the end; the pool may open another in its place. A pooler in transaction mode passes
-// no signals on: poll then.
+// Listen implements [outbox.RelayStore] with LISTEN. Listen takes a connection out of the pool and
+// closes the connection in the end; the pool may open a new connection meanwhile. A pooler in
+// transaction mode passes no signals on: poll instead.
 func (s *Store) Listen(ctx context.Context, woken func(text string)) error {
 	pooled, err := s.pool.Acquire(ctx)
 	if err != nil {

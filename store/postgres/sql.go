@@ -14,7 +14,7 @@ import (
 // template is a statement in which {{name}} stands for a table.
 type template struct{ text string }
 
-// templates are all statements of this package. Each stands beside its caller.
+// templates are all statements of this package. A statement stands beside its caller.
 var templates []*template
 
 // statement declares a statement. Only variables of the package call it.
@@ -39,25 +39,25 @@ func newStatements(names migrations.Names) statements {
 	return all
 }
 
-// query runs a statement of a relay or an operator outside any transaction. The server plans it for
-// the present size of the tables, see [planEach].
+// query runs a statement of a relay or an operator outside any transaction. The server plans the
+// statement for the present size of the tables, see [planEach].
 func (s *Store) query(ctx context.Context, t *template, args ...any) (pgx.Rows, error) {
 	return s.pool.Query(ctx, s.sql[t], append([]any{s.mode}, args...)...)
 }
 
 // keepPlans precedes a statement whose plan is kept. The planner does not know how fast an empty
-// queue grows to millions of rows. The settings make it choose indexes, in their order, so a plan
-// made for the empty queue stays right. jit: a plan without indexes counts as very expensive, and
-// would be compiled. memoize: events that are read once each need no cache, which takes a third of
-// the time of a fetch. PostgreSQL 13 has no memoize.
+// queue grows to millions of rows. The settings make the planner choose indexes, in their order, so
+// a plan made for the empty queue stays right. jit: a plan without indexes counts as very
+// expensive, and would be compiled. memoize: events that are read once need no cache, which takes a
+// third of the time of a fetch. PostgreSQL 13 has no memoize.
 const keepPlans = `SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true),
     set_config('enable_bitmapscan', 'off', true), set_config('jit', 'off', true),
     CASE WHEN current_setting('enable_memoize', true) IS NOT NULL THEN set_config('enable_memoize', 'off', true) END`
 
 // kept runs a statement that a relay runs many times a second, outside any transaction; read gets
 // the rows. Parsing and planning take longer than the execution, so the server keeps the prepared
-// statement and one plan. The settings travel in the same round trip, and end with the statement.
-// If the pool does not prepare statements, kept is [Store.query].
+// statement and one plan. The settings travel with the statement, and end with the statement. If
+// the pool does not prepare statements, kept is [Store.query].
 //
 // Use kept only for tables with a single index that fits: the planner cannot tell the better of two
 // indexes while both are empty.
@@ -90,7 +90,7 @@ func (s *Store) exec(ctx context.Context, t *template, args ...any) (pgconn.Comm
 	return s.pool.Exec(ctx, s.sql[t], append([]any{s.mode}, args...)...)
 }
 
-// readRows is query with a scan of each row. Its errors are not wrapped.
+// readRows is query with a scan of each row. Errors are not wrapped.
 func readRows[T any](ctx context.Context, s *Store, t *template, args []any, scan func(row pgx.CollectableRow) (T, error)) ([]T, error) {
 	rows, err := s.query(ctx, t, args...)
 	if err != nil {
@@ -99,7 +99,7 @@ func readRows[T any](ctx context.Context, s *Store, t *template, args []any, sca
 	return pgx.CollectRows(rows, scan)
 }
 
-// scanID reads the one column of a row, a dispatch ID.
+// scanID reads a row of one column, a dispatch ID.
 func scanID(row pgx.CollectableRow) (id uuid.UUID, err error) {
 	err = row.Scan((*[16]byte)(&id))
 	return id, err

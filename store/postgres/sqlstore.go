@@ -16,21 +16,21 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// SQLStore is a [Store] whose transactions are those of database/sql, for services on sqlx, GORM,
-// ent or database/sql itself. All work outside a transaction of the caller's (relays, janitors,
-// operators, the bookkeeping of inboxes) uses the pool. It is safe for concurrent use.
+// SQLStore is a [Store] with transactions of database/sql, for services on sqlx, GORM, ent or
+// database/sql itself. All work outside a transaction of the caller (relays, janitors, operators,
+// the bookkeeping of inboxes) uses the pool. A SQLStore is safe for concurrent use.
 //
 // Writers take any open [sql.Tx] on the store's database whose [sql.DB] runs on pgx's package
-// stdlib. The pool may serve that [sql.DB] as well, so that a process has one pool:
+// stdlib. The pool may also serve the [sql.DB], so that a process has one pool:
 //
 //	pool, err := pgxpool.New(ctx, url)
 //	db := stdlib.OpenDBFromPool(pool)      // for sqlx, GORM, ent
 //	store, err := postgres.NewSQL(pool, postgres.Config{})
 //
-// Handlers and the function of [SQLStore.Transact] get a transaction of the store's own. Committing
-// it or rolling it back is an error: the store does.
+// Handlers and the function of [SQLStore.Transact] get a transaction of the store. To commit it or
+// roll it back is an error: the store ends the transaction.
 type SQLStore struct {
-	// Store has the same tables. Methods that SQLStore does not define come from Store.
+	// Store is the store on pgx, with the methods that SQLStore does not define.
 	*Store
 }
 
@@ -46,9 +46,8 @@ var (
 // another driver, or a wrapper around the driver that changes arguments.
 var ErrNotPgx = errors.New("the transaction is not one of pgx's stdlib (github.com/jackc/pgx/v5/stdlib)")
 
-// NewSQL returns a store over pool whose transactions are those of database/sql. It does no I/O. As
-// with [New], the tables are created by [Migrate], and the caller closes the pool after all users
-// of the store have ended.
+// NewSQL is [New] for transactions of database/sql. It does no I/O: [Migrate] creates the tables.
+// The caller closes the pool after all users of the store have ended.
 func NewSQL(pool *pgxpool.Pool, cfg Config) (*SQLStore, error) {
 	store, err := New(pool, cfg)
 	if err != nil {
@@ -96,7 +95,7 @@ func (s *SQLStore) LockKeys(ctx context.Context, tx *sql.Tx, keys []string) erro
 	return within(ctx, tx, func(ctx context.Context, tx pgx.Tx) error { return s.Store.LockKeys(ctx, tx, keys) })
 }
 
-// Transact implements [outbox.EventStore] as [Store.Transact] does, with round trips of their own
+// Transact implements [outbox.EventStore] as [Store.Transact] does, but with separate round trips
 // for BEGIN, queued events and COMMIT: statements cannot be queued for the end of a transaction of
 // database/sql.
 func (s *SQLStore) Transact(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx) error) error {
@@ -109,7 +108,7 @@ func (s *SQLStore) Transact(ctx context.Context, fn func(ctx context.Context, tx
 }
 
 // Savepoint implements [outbox.EventStore]. If fn swallowed the error of a statement, the savepoint
-// cannot be released: it is rolled back to, and Savepoint returns an error.
+// cannot be released: Savepoint rolls back to the savepoint and returns an error.
 func (s *SQLStore) Savepoint(ctx context.Context, tx *sql.Tx, fn func(ctx context.Context, tx *sql.Tx) error) error {
 	if err := savepoint(ctx, tx, "SAVEPOINT boxpair_sp"); err != nil {
 		return fmt.Errorf("savepoint: %w", err)
@@ -120,7 +119,7 @@ func (s *SQLStore) Savepoint(ctx context.Context, tx *sql.Tx, fn func(ctx contex
 			return
 		}
 		// fn failed, panicked or called Goexit. Savepoints of one name hide each other, so this
-		// savepoint must go. A broken connection ends the transaction with it.
+		// savepoint must go. A broken connection ends the transaction, and the savepoint with it.
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
 		defer cancel()
 		_ = savepoint(ctx, tx, "ROLLBACK TO SAVEPOINT boxpair_sp", "RELEASE SAVEPOINT boxpair_sp")
@@ -156,7 +155,7 @@ func savepoint(ctx context.Context, tx *sql.Tx, statements ...string) error {
 // Apply implements [inbox.ClaimStore] as [Store.Apply] does, with as many round trips. No claim is
 // Optimistic.
 func (s *SQLStore) Apply(ctx context.Context, c inbox.Claim, fn func(ctx context.Context, tx *sql.Tx) error) (inbox.Verdict, error) {
-	c.Optimistic = false // what runs on the connection goes past the store
+	c.Optimistic = false // statements on the connection bypass the store
 	return s.Store.Apply(ctx, c, func(ctx context.Context, tx pgx.Tx) error {
 		return lend(ctx, tx, func(tx *sql.Tx) error { return fn(ctx, tx) })
 	})

@@ -14,9 +14,9 @@ import (
 )
 
 // within runs fn on the connection of tx. database/sql shows the connection of a sql.Conn, but not
-// of a sql.Tx. pgx gives the connection to an argument that rewrites the statement. database/sql
-// excludes all other users of the transaction meanwhile, its own rollback included. So fn runs
-// there, and the statement itself is never sent.
+// of a sql.Tx. pgx passes the connection to an argument that rewrites the statement, while
+// database/sql excludes all other users of the transaction, including its own rollback. So fn runs
+// in such an argument, and the statement is never sent.
 func within(ctx context.Context, tx *sql.Tx, fn func(ctx context.Context, tx pgx.Tx) error) error {
 	v := &visit{fn: fn}
 	_, err := tx.ExecContext(ctx, "", v)
@@ -31,7 +31,7 @@ func within(ctx context.Context, tx *sql.Tx, fn func(ctx context.Context, tx pgx
 	return errors.Join(ErrNotPgx, err)
 }
 
-// visit is an argument that pgx calls with the connection.
+// visit is an argument to which pgx passes the connection.
 type visit struct {
 	fn   func(ctx context.Context, tx pgx.Tx) error
 	done bool
@@ -50,7 +50,7 @@ func (v *visit) RewriteQuery(ctx context.Context, conn *pgx.Conn, _ string, _ []
 // visited is the open transaction of a connection, which database/sql ends.
 type visited struct{ *pgxConn }
 
-type pgxConn = pgx.Conn // a field of that name would hide the method
+type pgxConn = pgx.Conn // a field named Conn would hide the method
 
 var errNotOwn = errors.New("database/sql begins and ends this transaction")
 
@@ -91,11 +91,11 @@ func (c *lentConn) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
 	return c.Conn().SendBatch(ctx, b)
 }
 
-// Release gives the connection back to the pool: the driver does so when it closes the connection.
+// Release gives the connection back to the pool, as the driver does when it closes the connection.
 func (c *lentConn) Release() { _ = c.conn.Close() }
 
 // lend runs fn with tx as a transaction of database/sql, whose begin and end send nothing to the
-// server. Its end closes statements and rows that fn has left open. Open rows may be the reason why
+// server. The end closes statements and rows that fn has left open. Open rows may be the reason why
 // fn has failed.
 func lend(ctx context.Context, tx pgx.Tx, fn func(tx *sql.Tx) error) error {
 	g := tx.(*guardedTx).guard
@@ -173,8 +173,8 @@ func (c lentDriverConn) PrepareContext(ctx context.Context, query string) (drive
 	return c.Conn.PrepareContext(ctx, query)
 }
 
-// admit refuses statements as [guard.admit] does. An argument that is given the connection may end
-// the transaction on it.
+// admit refuses statements as [guard.admit] does. An argument that gets the connection may end the
+// transaction.
 func (c lentDriverConn) admit(ctx context.Context, query string, args []driver.NamedValue) error {
 	if len(args) > 0 && rewrites(args[0].Value) {
 		if _, own := args[0].Value.(*visit); !own {

@@ -10,27 +10,27 @@ import (
 )
 
 // transaction is a transaction of the store on a connection of its own. [Store.Transact] and all
-// ways of an inbox run their functions in one, guarded by [transaction.guarded].
+// methods of inboxes run their functions in a transaction, guarded by [transaction.guarded].
 //
-// It begins on the server with its first statement, in the same round trip: the first batch starts
-// with BEGIN, and with the settings and locks of an inbox. Queued statements go with the COMMIT. A
-// transaction of queued statements takes one round trip from BEGIN to COMMIT.
+// A transaction begins on the server with its first statement, in one round trip: the first batch
+// starts with BEGIN, and with the settings and locks of an inbox. Queued statements go with the
+// COMMIT. A transaction of queued statements takes one round trip from BEGIN to COMMIT.
 //
-// A statement of the caller's is sent after a separate BEGIN: a batch of pgx would hide the
-// statement from tracers of single statements, ignore modes of execution, and close the connection
-// on an argument that cannot be encoded. The store's own statements travel with the BEGIN.
+// A statement of the caller is sent after a separate BEGIN: a batch of pgx would hide the statement
+// from tracers of single statements, ignore modes of execution, and close the connection on an
+// argument that cannot be encoded. The store's own statements travel with the BEGIN.
 type transaction struct {
 	store   *Store
 	conn    connection
-	session *pgx.Conn // that of conn, also after conn was given back
+	session *pgx.Conn // the session of conn, also after conn was given back
 	options pgx.TxOptions
 
-	opening *pgx.Batch                      // BEGIN, settings and locks; nil once they were sent
-	claim   func(ctx context.Context) error // makes the claim before a handler's first statement; nil for none
+	opening *pgx.Batch                      // BEGIN, settings and locks; nil once sent
+	claim   func(ctx context.Context) error // makes the claim before a handler's first statement; may be nil
 	tx      pgx.Tx                          // nil until the transaction has begun
-	queued  *pgx.Batch                      // statements for the COMMIT; nil for none
-	err     error                           // why no statement may run: it could not begin, or was not claimed
-	over    bool                            // committed, rolled back, or unknown: there is nothing to roll back
+	queued  *pgx.Batch                      // statements for the COMMIT; may be nil
+	err     error                           // why no statement may run: the begin failed, or the claim
+	over    bool                            // committed, rolled back, or unknown: no rollback is needed
 	// holdsLocks is set while the session may hold locks that outlast the transaction.
 	holdsLocks bool
 }
@@ -46,8 +46,8 @@ func (s *Store) newTransaction(ctx context.Context, options pgx.TxOptions) (*tra
 	return t, nil
 }
 
-// begun returns the transaction for a statement of its function, and first begins it on the server
-// if necessary.
+// begun returns the transaction for a statement of its function. The first call begins the
+// transaction on the server.
 func (t *transaction) begun(ctx context.Context) (pgx.Tx, error) {
 	switch {
 	case t.over:
@@ -96,8 +96,8 @@ func (t *transaction) send(ctx context.Context, b *pgx.Batch) error {
 	return err
 }
 
-// exec runs a statement of the store's in tx, and reads its row into values unless values is empty.
-// The BEGIN travels with the statement if it is still to be sent.
+// exec runs a statement of the store in tx, and reads its row into values unless values is empty. A
+// BEGIN that is still to be sent travels with the statement.
 func exec(ctx context.Context, tx pgx.Tx, values []any, sql string, args ...any) error {
 	if g, ok := tx.(*guardedTx); ok && g.sp == nil && !g.guard.over.Load() {
 		if t := g.guard.tx; t.opening != nil && t.claim == nil {
@@ -127,8 +127,7 @@ func (t *transaction) first(ctx context.Context, values []any, sql string, args 
 }
 
 // run runs a handler in the transaction. The error comes back unchanged, with two exceptions:
-// [Store.Classify] must know that the connection is closed, and the user that an earlier statement
-// has failed.
+// [Store.Classify] must learn of a closed connection, and the user of an earlier failed statement.
 func (t *transaction) run(ctx context.Context, fn func(tx pgx.Tx) error) error {
 	return t.explain(t.guarded(ctx, func(g *guard) error { return fn(&g.root) }))
 }
@@ -145,8 +144,7 @@ func (t *transaction) explain(err error) error {
 	return err
 }
 
-// sendQueued sends the statements that handlers have queued, before further statements of the
-// transaction.
+// sendQueued sends the statements queued by handlers, before further statements of the transaction.
 func (t *transaction) sendQueued(ctx context.Context) error {
 	b := t.queued
 	if b == nil {
@@ -156,8 +154,8 @@ func (t *transaction) sendQueued(ctx context.Context) error {
 	return t.explain(t.send(ctx, b))
 }
 
-// flush is sendQueued before statements that must not run after a failed handler: it returns an
-// error if the handler swallowed the error of a statement.
+// flush is sendQueued before statements that must not run after a failed handler. If the handler
+// swallowed the error of a statement, flush returns an error.
 func (t *transaction) flush(ctx context.Context) error {
 	if err := t.sendQueued(ctx); err != nil {
 		return err
@@ -169,8 +167,8 @@ func (t *transaction) flush(ctx context.Context) error {
 }
 
 // end rolls back unless the transaction was committed, also when a function panicked or called
-// Goexit, and gives the connection back. If the session may hold locks, the connection is closed,
-// which releases them.
+// Goexit, and gives the connection back. If the session may hold locks, end closes the connection,
+// which releases the locks.
 func (t *transaction) end(ctx context.Context) {
 	if t.tx != nil && !t.over {
 		rollback(ctx, t.tx)

@@ -30,7 +30,7 @@ func (s *Store) transact(ctx context.Context, fn func(ctx context.Context, g *gu
 	switch err := t.guarded(ctx, func(g *guard) error { return fn(ctx, g) }); {
 	case errors.Is(err, sqlstore.ErrEnded):
 		return fmt.Errorf("%w: %w", outbox.ErrCommitUnknown, err)
-	case sqlState(err) == "25P02": // in_failed_sql_transaction: of a statement behind one whose error was swallowed
+	case sqlState(err) == "25P02": // in_failed_sql_transaction: fn has swallowed the error of a statement, and run a further statement
 		return fmt.Errorf("%w: %w", inbox.ErrRolledBack, err)
 	case err != nil:
 		return err
@@ -53,7 +53,7 @@ func (s *Store) transact(ctx context.Context, fn func(ctx context.Context, g *gu
 	}
 }
 
-// rollback rolls tx back. It ignores an error: pgx closes the connection then, and the server rolls
+// rollback rolls tx back. An error is ignored: pgx then closes the connection, and the server rolls
 // back.
 func rollback(ctx context.Context, tx pgx.Tx) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
@@ -64,7 +64,7 @@ func rollback(ctx context.Context, tx pgx.Tx) {
 var errSavepointFailed = errors.New("a statement in the savepoint had failed, and its error was not returned")
 
 // Savepoint implements [outbox.EventStore]. If fn swallowed the error of a statement, the savepoint
-// cannot be released: it is rolled back to, and Savepoint returns an error.
+// cannot be released: Savepoint rolls back to the savepoint and returns an error.
 func (s *Store) Savepoint(ctx context.Context, tx pgx.Tx, fn func(ctx context.Context, tx pgx.Tx) error) error {
 	sp, end, err := setSavepoint(ctx, tx)
 	if err != nil {
@@ -89,8 +89,8 @@ func (s *Store) Savepoint(ctx context.Context, tx pgx.Tx, fn func(ctx context.Co
 	return nil
 }
 
-// Retryable implements [outbox.EventStore]: it is true for serialization failures, deadlocks and
-// lock timeouts.
+// Retryable implements [outbox.EventStore]. Serialization failures, deadlocks and lock timeouts are
+// retryable.
 func (s *Store) Retryable(err error) bool {
 	if errors.Is(err, outbox.ErrCommitUnknown) {
 		return false
@@ -102,8 +102,8 @@ func (s *Store) Retryable(err error) bool {
 	return false
 }
 
-// setSavepoint sets a savepoint. It returns sp for a function, and end for the store to release it
-// or roll it back. In a transaction that the store has given out, only the latter can end the
+// setSavepoint sets a savepoint. It returns sp for a function, and end for the store, to release
+// the savepoint or to roll back. In a transaction given out by the store, only end can end the
 // savepoint.
 func setSavepoint(ctx context.Context, tx pgx.Tx) (sp, end pgx.Tx, err error) {
 	if t, ok := tx.(*guardedTx); ok {

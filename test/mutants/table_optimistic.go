@@ -38,7 +38,7 @@ var hoping = []Mutant{
 		Name: "copy-of-an-optimistic-handler-fails", Guarantee: "G5",
 		Broken: "A handler that fails for a copy, because of the first copy's changes, counts an attempt.",
 		File:   "store/postgres/inbox_optimistic.go",
-		Old:    "		_ = l.send(ctx) // a copy fails where the first one has changed something\n",
+		Old:    "		_ = l.send(ctx) // a copy may fail on the changes of the first message\n",
 		New:    "",
 		Test:   Test{"store/postgres", "TestHandlerOfAnOptimisticClaimThatFailsForADuplicateCountsForNothing"},
 	},
