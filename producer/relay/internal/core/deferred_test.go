@@ -147,7 +147,7 @@ func TestDueEventOfAKeyThatWaitsGoesInFront(t *testing.T) {
 func TestMoveWhoseAnswerIsLostIsFoundAtOnce(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	r.store.Add("topic", "key") // so that there is a low-water mark above
+	r.store.Add("topic", "key") // so that the read position is above
 	first := r.store.AddDeferred("topic", "key", 10*time.Second)
 	r.store.Add("topic", "key")
 	rel := r.start(Options{})
