@@ -19,6 +19,22 @@ var publishing = []Mutant{
 		Test:   Test{"transport/amqp", "TestUnroutableIsNeverConfirmed"},
 	},
 	{
+		Name: "batch-not-mandatory", Guarantee: "G2",
+		Broken: "Batches are published without asking for their return when there is no route.",
+		File:   "transport/amqp/batch.go",
+		Old:    `PublishWithDeferredConfirm(b.to.exchange, b.to.key, true, false, pub)`,
+		New:    `PublishWithDeferredConfirm(b.to.exchange, b.to.key, false, false, pub)`,
+		Test:   Test{"transport/amqp", "TestFailureIsThatOfTheWholeBatch"},
+	},
+	{
+		Name: "suspect-not-mandatory", Guarantee: "G2",
+		Broken: "Messages that are published again behind an exception are not returned when there is no route.",
+		File:   "transport/amqp/suspects.go",
+		Old:    `PublishWithDeferredConfirm(out.exchange, out.key, true, false, out.pub)`,
+		New:    `PublishWithDeferredConfirm(out.exchange, out.key, false, false, out.pub)`,
+		Test:   Test{"transport/amqp", "TestUnroutableMessageIsReturnedThoughItsChannelHasEnded"},
+	},
+	{
 		Name: "returns-read-too-late", Guarantee: "G2",
 		Broken: "Confirms are judged before the returns that have arrived ahead of them are looked at.",
 		File:   "transport/amqp/judge.go",

@@ -296,6 +296,29 @@ func TestExceptionIsThatOfItsMessage(t *testing.T) {
 	}
 }
 
+// TestUnroutableMessageIsReturnedThoughItsChannelHasEnded: it is published once more behind the
+// message for which the broker ends the channel.
+func TestUnroutableMessageIsReturnedThoughItsChannelHasEnded(t *testing.T) {
+	t.Parallel()
+	k := newCulprits(t, 1)
+	unbound := k.good + "-unbound"
+	declares := newPublisher(t, amqp.PublisherConfig{AMQP: amqp.DurablePubSub(k.url, "")})
+	wantOutcome(t, send(t, declares, unbound, newMessage("declares")), transport.Returned, amqp.ErrUnroutable)
+	mustConfirm(t, k.p, k.good, keyed("key", "0"))
+
+	k.w.hold()
+	var c tally
+	c.send(t.Context(), k.p, k.missing, newMessage("culprit"))
+	c.send(t.Context(), k.p, unbound, newMessage("unroutable"))
+	c.send(t.Context(), k.p, k.good, keyed("key", "1"))
+	k.w.pass()
+	c.pending.Wait()
+	if c.of(transport.Confirmed) != 1 || c.of(transport.Returned) != 2 {
+		t.Fatalf("outcomes: %v", &c)
+	}
+	k.wantReceived(strings.Fields("0 1"))
+}
+
 // TestMessageThatTheBrokerCannotTakeIsFoundAmongMany also when others end, and when the connection
 // does.
 func TestMessageThatTheBrokerCannotTakeIsFoundAmongMany(t *testing.T) {
