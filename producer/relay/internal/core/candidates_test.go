@@ -111,7 +111,10 @@ func TestEachParkedEventOfAStalledRouteHasItsTurn(t *testing.T) {
 	r.outcomes(parked)
 	rel := r.start(Options{Window: 4, FetchSize: 100, MaxAttempts: 1000, Backoff: Backoff{Max: 2 * time.Second}})
 	rel.core.limits.stall, rel.core.limits.due = 2, 3
-	for range 200 { // until all are parked
+	for range 1000 {
+		if len(r.store.Parked) == len(parked) {
+			break
+		}
 		r.store.Add("sick", "")
 		rel.core.Wake(r.now, wakeup.All)
 		r.run(time.Second)

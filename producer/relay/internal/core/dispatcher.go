@@ -117,11 +117,10 @@ func (dp *dispatcher) probe() {
 			dp.at(dp.probes.next())
 			return
 		}
-		all := r.candidates()
-		e := all[0]
-		r.needsCandidates = len(all) == 1 || all[1].probes > 0
+		e := r.nextProbe()
 		e.unqueue()
-		e.probes++
+		r.probe++
+		e.probe = r.probe
 		r.probeAt = dp.now + r.delay
 		if dp.send(e) {
 			dp.probes.left--
@@ -166,7 +165,7 @@ func (dp *dispatcher) outcome(res SendResult) {
 		dp.note(slog.LevelError, "publisher reported the outcome of a message twice")
 		return
 	}
-	sh, tail := e.shard, e.BatchTail
+	sh, r, tail := e.shard, e.route, e.BatchTail
 	e.BatchTail = nil
 	n := 1 + len(tail)
 	dp.inflight -= n
@@ -202,6 +201,9 @@ func (dp *dispatcher) outcome(res SendResult) {
 	case len(tail) > 0 && dp.unbatch(e, tail):
 	default:
 		dp.failed(e)
+	}
+	if r.stalled() && r.inflight == 0 {
+		dp.routes.probed(r)
 	}
 }
 

@@ -16,6 +16,7 @@ type duePoll struct {
 	after   outbox.DuePoint // where the next page begins
 	skipped int             // due events skipped since the first page
 	slow    time.Duration   // the pause after a pass that skipped events
+	pass    int             // number of the pass, from 1
 	again   bool            // the first page comes after the current page
 	// changed holds parked events that were changed during a page. Rows of the page may still show
 	// the old state.
@@ -61,6 +62,9 @@ func (du *duePoll) call() *Call {
 		return nil // a shard that opens plans a poll
 	}
 	s.Shards = numbersOf(cl.shards)
+	if du.after == (outbox.DuePoint{}) {
+		du.pass++
+	}
 	du.next, du.again = never, false
 	du.changed = make(map[parkedID]struct{})
 	return cl
@@ -119,7 +123,7 @@ func (du *duePoll) passEnded(left bool) {
 	}
 	du.after, du.skipped = outbox.DuePoint{}, 0
 	for _, r := range du.routes.stalled {
-		r.dueTurn = r.dueTurn.ended()
+		r.dueTurn = r.dueTurn.ended(du.pass)
 	}
 }
 

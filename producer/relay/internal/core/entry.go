@@ -44,7 +44,7 @@ type Entry struct {
 	Gen       uint32
 	BatchTail []*Entry // the later events of its batch in flight
 	sentAt    time.Duration
-	probes    int // since its route was paused
+	probe     int // of its route, in which it was sent last; 0: none since the route was paused
 
 	entryDoubts
 	entryFailure

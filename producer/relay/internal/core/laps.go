@@ -34,6 +34,7 @@ type revisit struct {
 	first, next   int64               // lowest skipped Seq for the lap, and for the next lap; 0: no event was skipped
 
 	active    bool
+	number    int           // of the lap, from 1
 	at        int64         // the lap has read up to here
 	sweep     bool          // the next lap is a sweep
 	whole     bool          // this lap is a sweep
@@ -45,9 +46,10 @@ type revisit struct {
 type laps struct {
 	*Machine
 
-	sweepAt time.Duration // when the next sweep is due
-	pageAt  time.Duration // of the next page that is not urgent
-	span    int64         // the most IDs covered by a page
+	sweepAt  time.Duration // when the next sweep is due
+	pageAt   time.Duration // of the next page that is not urgent
+	calledAt time.Duration // of the last page
+	span     int64         // the most IDs covered by a page
 }
 
 const (
@@ -57,7 +59,8 @@ const (
 	// pageCalm is how long a page that is not urgent should take: newly committed events wait for
 	// the page.
 	pageCalm     = 3 * time.Millisecond
-	revisitPause = 64 // laps of a shard that are not urgent are at least 1/revisitPause of the time between sweeps apart
+	lapAtLeast   = time.Second // the longest time without a page while there is more above the read positions
+	revisitPause = 64          // laps of a shard that are not urgent are at least 1/revisitPause of the time between sweeps apart
 )
 
 // has tells whether an event of a key with the hash was skipped. A newly read event of the key is
@@ -135,14 +138,21 @@ func (b *revisit) wanted() bool { return b.urgent > 0 || b.sweep || b.whole || b
 func (b *revisit) begin(sh *shardState) bool {
 	switch {
 	case b.active:
+		return true
 	case b.sweep && sh.low > 0:
-		b.active, b.whole, b.sweep, b.at = true, true, false, 0
+		b.whole, b.sweep, b.at = true, false, 0
 	case b.first > 0 && b.first <= sh.low:
-		b.active, b.at = true, b.first-1
-	default:
-		b.urgent, b.sweep = 0, false
+		b.at = b.first - 1
+	default: // the read position may have been set back below the skipped events
+		b.sweep = false
+		if b.none() {
+			b.urgent = 0
+		}
+		return false
 	}
-	return b.active
+	b.active = true
+	b.number++
+	return true
 }
 
 // end ends a lap that has reached the read position. Events that the lap has not skipped again are
@@ -172,8 +182,8 @@ func (lp *laps) call() *Call {
 	case len(wanted) == 0:
 		return nil
 	case urgent:
-	case room <= lp.reader.capacity()/2 && slices.ContainsFunc(lp.shards[:], func(sh *shardState) bool { return lp.reader.readable(sh) && sh.more }):
-		return nil // reads above the read position go first
+	case room <= lp.reader.capacity()/2 && lp.now < lp.calledAt+lapAtLeast && slices.ContainsFunc(lp.shards[:], func(sh *shardState) bool { return lp.reader.readable(sh) && sh.more }):
+		return nil // reads above the read position go first, but not for ever
 	case lp.now < lp.pageAt:
 		lp.at(lp.pageAt)
 		return nil
@@ -240,6 +250,7 @@ func (lp *laps) pageCall(shards []*shardState, urgent bool) *Call {
 		budget = min(budget, lp.limits.page)
 	}
 	share := max(budget/len(shards), min(lp.limits.cold, budget))
+	lp.calledAt = lp.now
 	f := new(fetch)
 	cl := ask(f)
 	f.lap, f.urgent, f.share = true, urgent, share
@@ -292,7 +303,7 @@ func (lp *laps) take(cl *Call) {
 			positions[sh.no], sh.pollOnce = -1, true
 		}
 	}
-	before := lp.keys.buffered
+	before, paused := lp.keys.buffered, uint64(0)
 	for i := range f.Rows {
 		row := &f.Rows[i]
 		p := positions[row.Shard]
@@ -300,10 +311,14 @@ func (lp *laps) take(cl *Call) {
 			continue
 		}
 		sh := cl.shards[p]
-		if lp.reader.waits(sh, row) {
+		if paused&(1<<sh.no) != 0 || lp.reader.waits(sh, row) {
 			continue
 		}
 		lap := row.Seq > sh.back.at
+		if lap && lp.routes.pausesAt(sh, row) {
+			paused |= 1 << sh.no
+			continue
+		}
 		if lap {
 			sh.back.at = row.Seq
 		}
@@ -313,7 +328,7 @@ func (lp *laps) take(cl *Call) {
 		lp.pageAt = lp.now // the skipped events can be sent
 	}
 	for p, sh := range cl.shards {
-		if positions[sh.no] != p || above[p] >= f.share || sh.gone || !sh.readable() {
+		if positions[sh.no] != p || above[p] >= f.share || paused&(1<<sh.no) != 0 || sh.gone || !sh.readable() {
 			continue
 		}
 		if sh.back.at = max(sh.back.at, f.Ranges[f.parts[p].above].Through); sh.back.at < sh.low {
@@ -333,7 +348,7 @@ func (lp *laps) lapEnded(sh *shardState) {
 		r.skippedIn = r.skippedIn&^bit | r.skippedAgain&bit
 		r.skippedAgain &^= bit
 		if t, ok := r.lapTurns[sh.no]; ok {
-			r.lapTurns[sh.no] = t.ended()
+			r.lapTurns[sh.no] = t.ended(sh.back.number)
 		}
 	}
 }

@@ -451,6 +451,7 @@ func (ls *leases) drop(sh *shardState) {
 	ls.shards[sh.no] = nil
 	ls.held--
 	ls.parking.pending &^= 1 << sh.no
+	ls.routes.forgetShard(sh.no)
 	for _, e := range sh.index {
 		ls.abandonEntry(e)
 	}

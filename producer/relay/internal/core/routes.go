@@ -20,10 +20,9 @@ import (
 // a fault still dies. A refused event that does not count is sent again in a while. Sending goes on
 // as long as there are other events to try. When none is left, or too many in a row were refused,
 // and they had several keys, the route is paused: only probes are sent, one at a time, the event
-// with the fewest probes first and the oldest among equals. If only one key has failed, its
-// refusals count attempts, or its one bad event would never be seen. A return does not: that
-// nothing on the route takes messages says nothing about the event, and the topic may just be a
-// quiet one.
+// that has waited longest first. If only one key has failed, its refusals count attempts, or its
+// one bad event would never be seen. A return does not: that nothing on the route takes messages
+// says nothing about the event, and the topic may just be a quiet one.
 //
 // A route is unavailable when the transport could not tell the outcome of a message and nothing
 // else succeeded meanwhile. It is probed with a backoff, and counts no attempts.
@@ -71,6 +70,7 @@ type routeStall struct {
 	downAt   time.Duration
 	delay    time.Duration // between probes
 	probeAt  time.Duration
+	probe    int // number of the last probe
 	reported bool
 	evictAt  time.Duration // when surplus events leave memory
 }
@@ -81,7 +81,7 @@ type routeTurns struct {
 	// skippedIn are the shards, as bits, that may have skipped events of the route; skippedAgain
 	// are the shards in which the current lap has skipped some again.
 	skippedIn, skippedAgain uint64
-	needsCandidates         bool                  // all events in memory were probed in vain
+	needsCandidates         bool                  // all events of the queue in memory were probed in vain
 	lapTurns                map[int]turn[int64]   // of the skipped events, by shard
 	dueTurn                 turn[outbox.DuePoint] // of parked events that are due
 }
@@ -301,7 +301,7 @@ func (rs *routes) pauseSending(r *route) {
 	r.delay = max(rs.cfg.RouteProbeInterval/8, 1)
 	r.probeAt = rs.now + r.delay
 	for _, e := range r.candidates() {
-		e.probes = 0
+		e.probe = 0
 	}
 	rs.stall(r)
 	rs.routeLog.route(slog.LevelWarn, "route paused: nothing on it succeeds", r,
@@ -383,7 +383,7 @@ func (rs *routes) unstall(r *route) {
 	if r.stalled() {
 		return
 	}
-	r.reported, r.lapTurns, r.dueTurn = false, nil, turn[outbox.DuePoint]{}
+	r.reported = false
 	rs.stalled = slices.DeleteFunc(rs.stalled, func(other *route) bool { return other == r })
 	if r.ready.n > 0 {
 		rs.enqueue(r)
@@ -405,6 +405,7 @@ func (rs *routes) update() {
 	for _, r := range slices.Clone(rs.stalled) {
 		if r.events == 0 && r.inflight == 0 && r.skippedIn == 0 {
 			r.paused, r.down, r.failing, r.keys = false, false, false, nil
+			r.lapTurns, r.dueTurn = nil, turn[outbox.DuePoint]{}
 			rs.unstall(r)
 			continue
 		}

@@ -7,36 +7,54 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// candidates returns the events of a stalled route that may be probed: the fewest probes first, and
-// among equals the one that has waited longest. By age, bad events that laps read again and again
-// would be probed before a younger good one for ever.
+// candidates returns the events of a stalled route that may be probed: first the ones that were not
+// probed yet, as they have come (what was refused before the pause is first), then the ones that were
+// probed longest ago. By age, bad events that laps read again and again would be probed before a
+// younger good one for ever.
 func (r *route) candidates() []*Entry {
-	all := make([]*Entry, 0, r.ready.n+r.refused.n)
-	for e := r.ready.first; e != nil; e = e.qnext {
-		all = append(all, e)
+	all := make([]*Entry, 0, r.refused.n+r.ready.n)
+	for _, q := range [...]*entryQueue{&r.refused, &r.ready} {
+		for e := q.first; e != nil; e = e.qnext {
+			all = append(all, e)
+		}
 	}
-	for e := r.refused.first; e != nil; e = e.qnext {
-		all = append(all, e)
-	}
-	slices.SortStableFunc(all, func(a, b *Entry) int { return cmp.Compare(a.probes, b.probes) })
+	slices.SortStableFunc(all, func(a, b *Entry) int { return cmp.Compare(a.probe, b.probe) })
 	return all
 }
 
-// turn is how far the events that a stalled route does not keep in memory have had their turn to be
-// probed. Who reads them, a lap or a pass over the due events, often begins again at the first, and
-// would have none but the first ones probed.
-type turn[P any] struct {
-	at   P    // up to here
-	left bool // an event behind waits, as far as the lap or the pass has come
+// nextProbe returns the event that is probed next: the first candidate, or the one that was probed so
+// long ago that all candidates have had their turn since, as where others take turns beside an event
+// that stays.
+func (r *route) nextProbe() *Entry {
+	all := r.candidates()
+	for _, e := range all {
+		if e.probe > 0 {
+			if r.probe-e.probe >= 2*len(all) {
+				return e
+			}
+			break
+		}
+	}
+	return all[0]
 }
 
-// ended takes note of the end of a lap or a pass. If it has left no event behind, the first one is
-// next.
-func (t turn[P]) ended() turn[P] {
-	if !t.left {
+// turn is how far the events of one source, which a stalled route does not keep in memory, have had
+// their turn to be probed. A lap or a pass over the due events often begins again at the first event;
+// without turns, only the first ones would be probed. Laps of a shard and passes are numbered from 1.
+type turn[P any] struct {
+	at P // the last event that had its turn
+	// leftIn is the latest lap or pass in which an event found no place. No event behind that one
+	// has its turn in the same lap or pass, or that one would be skipped.
+	leftIn int
+}
+
+// ended returns the turn after the end of a lap or a pass. If that has left no event behind, the
+// first event is next.
+func (t turn[P]) ended(in int) turn[P] {
+	if t.leftIn != in {
 		return turn[P]{}
 	}
-	return turn[P]{at: t.at}
+	return t
 }
 
 // admit tells whether an event of r in sh is kept in memory. A stalled route with enough events
@@ -49,41 +67,23 @@ func (rs *routes) admit(r *route, sh *shardState, seq int64, lap bool) bool {
 		return true
 	}
 	t := r.lapTurns[sh.no]
-	if !lap || seq <= t.at {
+	if !lap || seq <= t.at || t.leftIn == sh.back.number {
 		return false
 	}
-	admitted := rs.makeRoom(r)
-	if admitted {
+	worst := rs.worst(r, false)
+	if worst != nil {
 		t.at = seq
 	} else {
-		t.left = true
+		t.leftIn = sh.back.number
 	}
 	if r.lapTurns == nil {
 		r.lapTurns = make(map[int]turn[int64])
 	}
 	r.lapTurns[sh.no] = t
-	return admitted
-}
-
-// makeRoom takes the place of an event that was probed in vain, the one with the most probes and
-// the youngest among equals. The last one stays: the good event that proves it bad may be next.
-func (rs *routes) makeRoom(r *route) bool {
-	var worst *Entry
-	probed := 0
-	for _, q := range []*entryQueue{&r.refused, &r.ready} {
-		for e := q.first; e != nil; e = e.qnext {
-			if e.probes == 0 {
-				continue
-			}
-			if probed++; worst == nil || cmp.Or(cmp.Compare(e.probes, worst.probes), cmp.Compare(e.Seq, worst.Seq)) > 0 {
-				worst = e
-			}
-		}
-	}
-	if probed < 2 {
+	r.needsCandidates = false // until a further probe was in vain
+	if worst == nil {
 		return false
 	}
-	r.needsCandidates = false
 	rs.evict(worst)
 	return true
 }
@@ -94,15 +94,86 @@ func (rs *routes) admitDue(r *route, row *outbox.Queued) bool {
 		return true
 	}
 	at := outbox.DuePoint{At: row.DueAt, Seq: row.Seq}
-	if compareDue(at, r.dueTurn.at) > 0 {
-		if rs.makeRoom(r) {
+	if compareDue(at, r.dueTurn.at) > 0 && r.dueTurn.leftIn != rs.due.pass {
+		if worst := rs.worst(r, true); worst != nil {
 			r.dueTurn.at = at
+			rs.evict(worst)
 			return true
 		}
-		r.dueTurn.left = true
+		r.dueTurn.leftIn = rs.due.pass
 	}
 	rs.due.skipped++
 	return false
+}
+
+// worst returns the event of r in memory that makes room for another one, parked or of the queue: the
+// one that was probed in vain longest ago. Each kind makes room for its own, and for the other one
+// while that has less than half of the places. The last event that was probed stays, and worst
+// returns nil: the good event that proves it bad may be next.
+func (rs *routes) worst(r *route, parked bool) *Entry {
+	var same, other *Entry
+	kept, probed := 0, 0
+	for _, q := range [...]*entryQueue{&r.refused, &r.ready} {
+		for e := q.first; e != nil; e = e.qnext {
+			of := &other
+			if e.parked == parked {
+				kept++
+				of = &same
+			}
+			if e.probe > 0 {
+				probed++
+				if *of == nil || e.probe < (*of).probe {
+					*of = e
+				}
+			}
+		}
+	}
+	switch {
+	case probed < 2:
+		return nil
+	case other != nil && kept < rs.candidateShare()/2:
+		return other
+	}
+	return same
+}
+
+// probed takes note of the outcome of a probe on r. Once all its events of the queue were probed in
+// vain, others are to take their places.
+func (rs *routes) probed(r *route) {
+	for _, q := range [...]*entryQueue{&r.refused, &r.ready} {
+		for e := q.first; e != nil; e = e.qnext {
+			if !e.parked && e.probe == 0 {
+				return
+			}
+		}
+	}
+	r.needsCandidates = r.ready.n+r.refused.n < rs.candidateShare() || rs.worst(r, false) != nil
+}
+
+// pausesAt tells whether a lap of sh pauses before row, an event that finds no place in memory now.
+// Behind it, no event of its route has its turn in this lap. So the lap goes on only if other routes
+// or a sweep need that.
+func (rs *routes) pausesAt(sh *shardState, row *outbox.Queued) bool {
+	if sh.back.wanted() || sh.index[row.Seq] != nil || row.Missing {
+		return false
+	}
+	r := rs.of(row.Topic)
+	if t := r.lapTurns[sh.no]; row.Seq <= t.at || t.leftIn == sh.back.number || !rs.hasEnough(r) || rs.worst(r, false) != nil {
+		return false
+	}
+	r.needsCandidates = false // until a further probe was in vain
+	return !slices.ContainsFunc(rs.stalled, func(other *route) bool {
+		return other.needsCandidates && other.skippedIn&(1<<sh.no) != 0
+	})
+}
+
+// forgetShard drops what routes know of the events of a shard that the relay no longer owns.
+func (rs *routes) forgetShard(no int) {
+	for _, r := range rs.stalled {
+		r.skippedIn &^= 1 << no
+		r.skippedAgain &^= 1 << no
+		delete(r.lapTurns, no)
+	}
 }
 
 // compareDue orders places by time and Seq.
@@ -114,7 +185,7 @@ func compareDue(p, q outbox.DuePoint) int {
 // skipped: they would take the room of events that can be sent. If nothing succeeds on any route,
 // there are no such events, and none is skipped.
 func (rs *routes) hasEnough(r *route) bool {
-	return r.stalled() && r.ready.n+r.refused.n >= rs.candidateShare() && rs.othersWork(r)
+	return r.stalled() && r.ready.n+r.refused.n+r.inflight >= rs.candidateShare() && rs.othersWork(r)
 }
 
 // candidateShare is how many events a stalled route may keep in memory to be probed. All stalled
@@ -149,8 +220,9 @@ func (rs *routes) evictSurplus() {
 	}
 }
 
-// evictSurplusOf takes events of a stalled route out of memory, except for the oldest event of each
-// of its oldest keys. The others are read again when the route works.
+// evictSurplusOf takes events of a stalled route out of memory, except for the first event of each of
+// a few keys: the ones that were not probed yet, and the oldest among equals. The others are read again
+// when the route works.
 func (rs *routes) evictSurplusOf(r *route) {
 	if !rs.othersWork(r) || rs.now < r.evictAt {
 		return
@@ -160,7 +232,7 @@ func (rs *routes) evictSurplusOf(r *route) {
 	}
 	all, share := r.candidates(), rs.candidateShare()
 	slices.SortFunc(all, func(a, b *Entry) int {
-		return cmp.Or(cmp.Compare(a.probes, b.probes), cmp.Compare(a.Seq, b.Seq), cmp.Compare(a.shard.no, b.shard.no))
+		return cmp.Or(cmp.Compare(min(a.probe, 1), min(b.probe, 1)), cmp.Compare(a.Seq, b.Seq), cmp.Compare(a.shard.no, b.shard.no))
 	})
 	for i, e := range all {
 		switch {
