@@ -309,7 +309,7 @@ var routing = []Mutant{
 		File:   "producer/relay/internal/core/stall.go",
 		Old:    `	case probed < 2:`,
 		New:    `	case probed < 1:`,
-		Test:   Test{"producer/relay/internal/core", "TestBadEventDiesBesideBurstsOfGoodEvents"},
+		Test:   Test{"producer/relay/internal/core", "TestEachParkedEventOfAStalledRouteHasItsTurn"},
 	},
 	{
 		Name: "probes-without-a-budget", Guarantee: "G5",
