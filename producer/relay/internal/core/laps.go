@@ -303,7 +303,7 @@ func (lp *laps) take(cl *Call) {
 			positions[sh.no], sh.pollOnce = -1, true
 		}
 	}
-	before, paused := lp.keys.buffered, uint64(0)
+	before := lp.keys.buffered
 	for i := range f.Rows {
 		row := &f.Rows[i]
 		p := positions[row.Shard]
@@ -311,12 +311,12 @@ func (lp *laps) take(cl *Call) {
 			continue
 		}
 		sh := cl.shards[p]
-		if paused&(1<<sh.no) != 0 || lp.reader.waits(sh, row) {
+		if lp.reader.waits(sh, row) {
 			continue
 		}
 		lap := row.Seq > sh.back.at
 		if lap && lp.routes.pausesAt(sh, row) {
-			paused |= 1 << sh.no
+			positions[sh.no] = -1 // the lap goes on from here
 			continue
 		}
 		if lap {
@@ -328,7 +328,7 @@ func (lp *laps) take(cl *Call) {
 		lp.pageAt = lp.now // the skipped events can be sent
 	}
 	for p, sh := range cl.shards {
-		if positions[sh.no] != p || above[p] >= f.share || paused&(1<<sh.no) != 0 || sh.gone || !sh.readable() {
+		if positions[sh.no] != p || above[p] >= f.share || sh.gone || !sh.readable() {
 			continue
 		}
 		if sh.back.at = max(sh.back.at, f.Ranges[f.parts[p].above].Through); sh.back.at < sh.low {
