@@ -432,9 +432,12 @@ func replayCountsForRetention[TX any](o *outboxRig[TX]) {
 			o.expectRemoved(r, 0, 0, 1)
 		}
 		o.ok(o.Store.Release(o.ctx(), "relay", []outbox.Lease{h.lease}, false))
-		if r.Events == 0 { // remove the events before the next round counts
-			o.eventually("removal", func() bool { return o.removeDelivered(retention, 10).Events > 0 })
-		}
+		gone := r.Events > 0
+		o.eventually("removal of all that a further round would count", func() bool {
+			r := o.removeDelivered(retention, 10)
+			gone = gone || r.Events > 0
+			return gone && r.Events+r.Attempts+r.Receipts == 0
+		})
 	}
 }
 

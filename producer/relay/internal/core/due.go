@@ -123,7 +123,7 @@ func (du *duePoll) passEnded(left bool) {
 	}
 	du.after, du.skipped = outbox.DuePoint{}, 0
 	for _, r := range du.routes.stalled {
-		r.dueTurn = r.dueTurn.ended(du.pass)
+		r.dueTurn = r.dueTurn.ended(du.pass, false)
 	}
 }
 
@@ -138,7 +138,7 @@ func (du *duePoll) take(sh *shardState, row *outbox.Queued) bool {
 	}
 	r := du.routes.of(row.Topic)
 	if row.Key == "" {
-		if !du.routes.admitDue(r, row) {
+		if !du.routes.admitDue(r, row, nil) {
 			return false
 		}
 		du.keys.place(du.keys.newParked(sh, row, r, nil))
@@ -166,7 +166,7 @@ func (du *duePoll) takeHead(l *keyLine, row *outbox.Queued, r *route) bool {
 	if l.parking > 0 {
 		return false
 	}
-	if !du.routes.admitDue(r, row) {
+	if !du.routes.admitDue(r, row, l) {
 		du.keys.dropIdle(l)
 		return false
 	}

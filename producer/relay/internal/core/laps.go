@@ -21,8 +21,8 @@ import (
 // later events of the key as well. If not, the key waits for the next lap.
 //
 // While a route is stalled, laps are slow: the route needs further events to probe only after all
-// its events in memory were probed in vain. Every event gets its turn. When the route works again,
-// laps go through its shards without a pause. The first lap of a shard that was taken over is slow
+// its events of the queue in memory were probed in vain. Each skipped event gets its turn (see turn).
+// When the route works again, laps go through its shards without a pause. The first lap of a shard that was taken over is slow
 // too, except for pages whose events can be sent.
 //
 // From time to time, a lap is a sweep: it begins at the beginning of the queue. A sweep should find
@@ -147,6 +147,8 @@ func (b *revisit) begin(sh *shardState) bool {
 		b.sweep = false
 		if b.none() {
 			b.urgent = 0
+		} else if !sh.more { // read to the end since: none is left
+			b.ahead, b.first, b.urgent = nil, 0, 0
 		}
 		return false
 	}
@@ -348,7 +350,7 @@ func (lp *laps) lapEnded(sh *shardState) {
 		r.skippedIn = r.skippedIn&^bit | r.skippedAgain&bit
 		r.skippedAgain &^= bit
 		if t, ok := r.lapTurns[sh.no]; ok {
-			r.lapTurns[sh.no] = t.ended(sh.back.number)
+			r.lapTurns[sh.no] = t.ended(sh.back.number, t.at >= t.end)
 		}
 	}
 }

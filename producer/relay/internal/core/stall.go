@@ -22,36 +22,36 @@ func (r *route) candidates() []*Entry {
 	return all
 }
 
-// nextProbe returns the event that is probed next: the first candidate, or the one that was probed so
-// long ago that all candidates have had their turn since, as where others take turns beside an event
-// that stays.
+// nextProbe returns the event that is probed next, of the queue and parked in turns: the first
+// candidate, or the one that was probed so long ago that all candidates have had their turn since, as
+// where others take turns beside an event that stays.
 func (r *route) nextProbe() *Entry {
 	all := r.candidates()
-	for _, e := range all {
-		if e.probe > 0 {
-			if r.probe-e.probe >= 2*len(all) {
-				return e
-			}
-			break
-		}
+	kind := slices.DeleteFunc(slices.Clone(all), func(e *Entry) bool { return e.parked != (r.probe%2 > 0) })
+	if len(kind) == 0 {
+		kind = all
 	}
-	return all[0]
+	if i := slices.IndexFunc(kind, func(e *Entry) bool { return e.probe > 0 }); i > 0 && r.probe-kind[i].probe >= 2*len(all) {
+		return kind[i]
+	}
+	return kind[0]
 }
 
 // turn is how far the events of one source, which a stalled route does not keep in memory, have had
 // their turn to be probed. A lap or a pass over the due events often begins again at the first event;
 // without turns, only the first ones would be probed. Laps of a shard and passes are numbered from 1.
 type turn[P any] struct {
-	at P // the last event that had its turn
+	at  P // the last event that had its turn
+	end P // of the round: events behind come in the next one, or more events than probes would keep it from coming
 	// leftIn is the latest lap or pass in which an event found no place. No event behind that one
 	// has its turn in the same lap or pass, or that one would be skipped.
 	leftIn int
 }
 
-// ended returns the turn after the end of a lap or a pass. If that has left no event behind, the
-// first event is next.
-func (t turn[P]) ended(in int) turn[P] {
-	if t.leftIn != in {
+// ended returns the turn after the end of a lap or a pass. If that has left no event behind, or the
+// round is over, the first event is next.
+func (t turn[P]) ended(in int, over bool) turn[P] {
+	if t.leftIn != in || over {
 		return turn[P]{}
 	}
 	return t
@@ -70,7 +70,10 @@ func (rs *routes) admit(r *route, sh *shardState, seq int64, lap bool) bool {
 	if !lap || seq <= t.at || t.leftIn == sh.back.number {
 		return false
 	}
-	worst := rs.worst(r, false)
+	worst := rs.worst(r, false, nil)
+	if t.at == 0 {
+		t.end = sh.low
+	}
 	if worst != nil {
 		t.at = seq
 	} else {
@@ -88,14 +91,15 @@ func (rs *routes) admit(r *route, sh *shardState, seq int64, lap bool) bool {
 	return true
 }
 
-// admitDue is admit for a parked event, which a pass over the due events has read.
-func (rs *routes) admitDue(r *route, row *outbox.Queued) bool {
+// admitDue is admit for a parked event of the key of l, or without one, which a pass over the due
+// events has read.
+func (rs *routes) admitDue(r *route, row *outbox.Queued, l *keyLine) bool {
 	if !rs.hasEnough(r) {
 		return true
 	}
 	at := outbox.DuePoint{At: row.DueAt, Seq: row.Seq}
 	if compareDue(at, r.dueTurn.at) > 0 && r.dueTurn.leftIn != rs.due.pass {
-		if worst := rs.worst(r, true); worst != nil {
+		if worst := rs.worst(r, true, l); worst != nil {
 			r.dueTurn.at = at
 			rs.evict(worst)
 			return true
@@ -106,11 +110,12 @@ func (rs *routes) admitDue(r *route, row *outbox.Queued) bool {
 	return false
 }
 
-// worst returns the event of r in memory that makes room for another one, parked or of the queue: the
-// one that was probed in vain longest ago. Each kind makes room for its own, and for the other one
-// while that has less than half of the places. The last event that was probed stays, and worst
-// returns nil: the good event that proves it bad may be next.
-func (rs *routes) worst(r *route, parked bool) *Entry {
+// worst returns the event of r in memory that makes room for another one, parked or of the queue, of
+// the key of l: the one that was probed in vain longest ago. Each kind makes room for its own, and
+// for the other one while that has less than half of the places. An event of the same key does not:
+// its line would be freed. One probed event always stays, and worst returns nil: the good event that
+// proves it bad may be next.
+func (rs *routes) worst(r *route, parked bool, l *keyLine) *Entry {
 	var same, other *Entry
 	kept, probed := 0, 0
 	for _, q := range [...]*entryQueue{&r.refused, &r.ready} {
@@ -122,7 +127,7 @@ func (rs *routes) worst(r *route, parked bool) *Entry {
 			}
 			if e.probe > 0 {
 				probed++
-				if *of == nil || e.probe < (*of).probe {
+				if (l == nil || e.line != l) && (*of == nil || e.probe < (*of).probe) {
 					*of = e
 				}
 			}
@@ -147,7 +152,7 @@ func (rs *routes) probed(r *route) {
 			}
 		}
 	}
-	r.needsCandidates = r.ready.n+r.refused.n < rs.candidateShare() || rs.worst(r, false) != nil
+	r.needsCandidates = r.ready.n+r.refused.n < rs.candidateShare() || rs.worst(r, false, nil) != nil
 }
 
 // pausesAt tells whether a lap of sh pauses before row, an event that finds no place in memory now.
@@ -158,7 +163,7 @@ func (rs *routes) pausesAt(sh *shardState, row *outbox.Queued) bool {
 		return false
 	}
 	r := rs.of(row.Topic)
-	if t := r.lapTurns[sh.no]; row.Seq <= t.at || t.leftIn == sh.back.number || !rs.hasEnough(r) || rs.worst(r, false) != nil {
+	if t := r.lapTurns[sh.no]; row.Seq <= t.at || t.leftIn == sh.back.number || !rs.hasEnough(r) || rs.worst(r, false, nil) != nil {
 		return false
 	}
 	r.needsCandidates = false // until a further probe was in vain
@@ -169,7 +174,7 @@ func (rs *routes) pausesAt(sh *shardState, row *outbox.Queued) bool {
 
 // forgetShard drops what routes know of the events of a shard that the relay no longer owns.
 func (rs *routes) forgetShard(no int) {
-	for _, r := range rs.stalled {
+	for _, r := range rs.byName {
 		r.skippedIn &^= 1 << no
 		r.skippedAgain &^= 1 << no
 		delete(r.lapTurns, no)

@@ -77,7 +77,7 @@ func TestEventsBehindAPageHaveTheirTurn(t *testing.T) {
 		r.run(time.Minute)
 		rel.delay = func(cl *Call) bool { return cl.fetch() != nil && cl.fetch().lap }
 		from := len(r.sends)
-		for range 2 * 60 * 60 {
+		for range 60 * 60 {
 			r.run(time.Second)
 			rel.reply()
 		}
@@ -130,7 +130,7 @@ func TestParkedEventsBehindAPageHaveTheirTurn(t *testing.T) {
 	}
 	rel.delay = func(cl *Call) bool { return cl.Op() == statement.OpDue }
 	from := len(r.sends)
-	for range 60 * 60 * 5 {
+	for range 40 * 60 * 5 {
 		r.run(200 * time.Millisecond)
 		rel.reply()
 	}
@@ -159,7 +159,7 @@ func TestParkedEventsLeaveTurnsToTheQueue(t *testing.T) {
 	for _, interval := range []time.Duration{time.Second, 2 * time.Second} {
 		r, bad := refusingSome(t)
 		rel := r.start(Options{RouteProbeInterval: interval, MaxAttempts: 100, Backoff: Backoff{Initial: time.Minute, Max: time.Minute}})
-		for i := range 300 {
+		for i := range 150 {
 			addBad(r, bad, []string{fmt.Sprint("parked", i)})
 			for j := range 20 {
 				r.store.Add("sick", fmt.Sprint("good", i, "/", j))
@@ -232,7 +232,7 @@ func TestTurnsBesideSlowProbesAndFewPlaces(t *testing.T) {
 	r.run(10 * time.Second)
 	rel.mute = func(rigSend) bool { return true }
 	from := len(r.sends)
-	for i := range 4 * 60 * 30 {
+	for i := range 4 * 60 * 12 {
 		if i%2 == 0 {
 			for j := range 24 {
 				r.store.Add(fmt.Sprint("well", j%3), fmt.Sprint("well", j%12))
@@ -251,7 +251,7 @@ func TestTurnsBesideSlowProbesAndFewPlaces(t *testing.T) {
 		}
 	}
 	if left := unprobed(seqs, probesOf(r, from)); len(left) > 0 {
-		t.Errorf("events %v were not probed in half an hour", left)
+		t.Errorf("events %v were not probed in twelve minutes", left)
 		for seq, p := range r.store.Parked {
 			t.Logf("parked %d %+v now %v", seq, *p, r.now)
 		}
@@ -318,5 +318,117 @@ func TestRewindKeepsTheHurryOfALap(t *testing.T) {
 	}
 	rel.free()
 	r.run(10 * time.Minute)
+	r.drained()
+}
+
+// A dead event was redriven, and its key has an event in the queue that was probed in vain.
+func TestParkedEventDoesNotTakeThePlaceOfItsKey(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	outcomes := make(map[int64]transport.Outcome)
+	r.outcomes(outcomes)
+	keys := keysIn(0, 63, 60)
+	var dead []int64
+	for _, key := range keys {
+		seq := r.store.Add("sick", key)
+		outcomes[seq] = transport.Invalid
+		dead = append(dead, seq)
+	}
+	rel := r.start(Options{})
+	r.run(5 * time.Second)
+	for _, key := range keys {
+		outcomes[r.store.Add("sick", key)] = transport.Refused
+	}
+	rel.core.Wake(r.now, wakeup.All)
+	r.run(20 * time.Second)
+	for _, seq := range dead {
+		r.store.Redrive(seq)
+	}
+	rel.core.due.soon(r.now) // before the next renewal, which tells of the redrive
+	r.run(time.Millisecond)
+	clear(outcomes)
+	underway := make(map[string]int64) // parked heads, by key
+	rel.mute = func(s rigSend) bool {
+		if head := underway[s.key]; head != 0 && s.seq > head {
+			t.Errorf("key %s: %d was sent while its parked head %d is under way", s.key, s.seq, head)
+		}
+		if slices.Contains(dead, s.seq) && len(r.sent(transport.Confirmed)) > 0 {
+			underway[s.key] = s.seq
+			return true
+		}
+		return false
+	}
+	r.run(1500 * time.Millisecond)
+	if len(underway) == 0 {
+		t.Fatal("no parked head is under way")
+	}
+	rel.free()
+	minutes(r, 10)
+	r.drained()
+}
+
+// More events come to a paused route than it is probed.
+func TestTurnsBesideMoreThanIsProbed(t *testing.T) {
+	t.Parallel()
+	r, bad := refusingSome(t)
+	keys := keysIn(0, 0, 3100)
+	deferred := r.store.AddDeferred("sick", keys[0], 10*time.Minute) // comes to stand among the first
+	seqs := addBad(r, bad, keys[1:61])
+	rel := r.start(Options{})
+	from := 0
+	for i := range 3000 {
+		if i == 1200 {
+			from = len(r.sends)
+		}
+		addBad(r, bad, keys[61+i:62+i])
+		rel.core.Wake(r.now, wakeup.All)
+		r.run(600 * time.Millisecond)
+	}
+	if left := unprobed(seqs, probesOf(r, from)); len(left) > 0 {
+		t.Errorf("%d of the first 60 events were not probed again in 18 minutes", len(left))
+	}
+	if r.seenAt(deferred) < 0 {
+		t.Error("an event that is due since 20 minutes was not sent")
+	}
+}
+
+// The read positions are set back when a lap has had all skipped events delivered.
+func TestRewindBehindTheSkippedEventsLeavesNothingToDo(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	works := false
+	r.broker = func(s rigSend) transport.Result {
+		if s.topic == "sick" && !works {
+			return transport.Result{Outcome: transport.Refused}
+		}
+		return confirmAll(s)
+	}
+	keys := keysIn(0, 0, 61)
+	for range 3 {
+		for _, key := range keys[:60] {
+			r.store.Add("sick", key)
+		}
+	}
+	for range 20_000 { // more numbers than a page of a lap goes over
+		r.store.Add("well", keys[60])
+	}
+	rel := r.start(Options{})
+	minutes(r, 3)
+	sh := rel.core.shards[0]
+	works, rel.core.laps.span = true, 0
+	rel.hold = func(cl *Call) bool { f := cl.fetch(); return f != nil && f.urgent && sh.back.at > 200 }
+	for len(rel.held) == 0 && r.now < 10*time.Minute {
+		r.run(10 * time.Millisecond)
+	}
+	r.run(3 * time.Second)
+	if queued, _ := r.store.Left(); queued > 0 || sh.back.urgent == 0 {
+		t.Fatalf("%d are queued, %d laps are urgent", queued, sh.back.urgent)
+	}
+	sh.rewind(0)
+	rel.free()
+	minutes(r, 10)
+	if !rel.core.quiescent() {
+		t.Errorf("something is still to be done: %d urgent laps from %d on, read up to %d", sh.back.urgent, sh.back.first, sh.low)
+	}
 	r.drained()
 }
