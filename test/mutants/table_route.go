@@ -92,14 +92,6 @@ var routing = []Mutant{
 		Test:   Test{"producer/relay/internal/core", "TestBacklogOfAStalledRouteIsReadAsItIsProbed"},
 	},
 	{
-		Name: "kept-event-is-not-probed-again", Guarantee: "G5",
-		Broken: "An event that stays in memory is not probed again as long as others take turns beside it.",
-		File:   "producer/relay/internal/core/stall.go",
-		Old:    `r.probe-kind[i].probe >= 2*len(all) {`,
-		New:    `r.probe < 0 {`,
-		Test:   Test{"producer/relay/internal/core", "TestTurnsBesideSlowProbesAndFewPlaces"},
-	},
-	{
 		Name: "turns-begin-again", Guarantee: "G5",
 		Broken: "Each success on a paused route begins the turns of its events again.",
 		File:   "producer/relay/internal/core/routes.go",
