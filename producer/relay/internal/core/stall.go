@@ -22,19 +22,11 @@ func (r *route) candidates() []*Entry {
 	return all
 }
 
-// nextProbe returns the event that is probed next, of the queue and parked in turns: the first
-// candidate, or the one that was probed so long ago that all candidates have had their turn since, as
-// where others take turns beside an event that stays.
+// nextProbe returns the event that is probed next: the first candidate of the queue and the first
+// parked one in turns.
 func (r *route) nextProbe() *Entry {
-	all := r.candidates()
-	kind := slices.DeleteFunc(slices.Clone(all), func(e *Entry) bool { return e.parked != (r.probe%2 > 0) })
-	if len(kind) == 0 {
-		kind = all
-	}
-	if i := slices.IndexFunc(kind, func(e *Entry) bool { return e.probe > 0 }); i > 0 && r.probe-kind[i].probe >= 2*len(all) {
-		return kind[i]
-	}
-	return kind[0]
+	all, parked := r.candidates(), r.probe%2 > 0
+	return all[max(0, slices.IndexFunc(all, func(e *Entry) bool { return e.parked == parked }))]
 }
 
 // turn is how far the events of one source, which a stalled route does not keep in memory, have had
@@ -114,7 +106,8 @@ func (rs *routes) admitDue(r *route, row *outbox.Queued, l *keyLine) bool {
 // the key of l: the one that was probed in vain longest ago. Each kind makes room for its own, and
 // for the other one while that has less than half of the places. An event of the same key does not:
 // its line would be freed. One probed event always stays, and worst returns nil: the good event that
-// proves it bad may be next.
+// proves it bad may be next. The second one is left to parked events that wait and have no place:
+// laps come more often than passes over the due events.
 func (rs *routes) worst(r *route, parked bool, l *keyLine) *Entry {
 	var same, other *Entry
 	kept, probed := 0, 0
@@ -133,8 +126,12 @@ func (rs *routes) worst(r *route, parked bool, l *keyLine) *Entry {
 			}
 		}
 	}
+	least := 2
+	if !parked && kept == r.ready.n+r.refused.n && r.dueTurn.leftIn > 0 && r.dueTurn.leftIn == rs.due.pass {
+		least = 3
+	}
 	switch {
-	case probed < 2:
+	case probed < least:
 		return nil
 	case other != nil && kept < rs.candidateShare()/2:
 		return other
@@ -190,7 +187,7 @@ func compareDue(p, q outbox.DuePoint) int {
 // skipped: they would take the room of events that can be sent. If nothing succeeds on any route,
 // there are no such events, and none is skipped.
 func (rs *routes) hasEnough(r *route) bool {
-	return r.stalled() && r.ready.n+r.refused.n+r.inflight >= rs.candidateShare() && rs.othersWork(r)
+	return r.stalled() && r.ready.n+r.refused.n >= rs.candidateShare() && rs.othersWork(r)
 }
 
 // candidateShare is how many events a stalled route may keep in memory to be probed. All stalled

@@ -45,6 +45,23 @@ func addBad(r *rig, bad map[int64]bool, keys []string) (seqs []int64) {
 	return seqs
 }
 
+// parkBad commits n bad events of the route "sick" among good ones, and lets ten minutes pass, in
+// which the bad ones are parked.
+func parkBad(r *rig, bad map[int64]bool, n int) (seqs []int64) {
+	r.t.Helper()
+	for i := range n {
+		seqs = append(seqs, addBad(r, bad, []string{fmt.Sprint("parked", i)})...)
+		for j := range 20 {
+			r.store.Add("sick", fmt.Sprint("good", i, "/", j))
+		}
+	}
+	minutes(r, 10)
+	if got := len(r.store.Parked); got != n {
+		r.t.Fatalf("%d events are parked instead of %d", got, n)
+	}
+	return seqs
+}
+
 // probesOf counts the sends of each event since the first so many sends.
 func probesOf(r *rig, from int) map[int64]int {
 	probes := make(map[int64]int)
@@ -117,17 +134,7 @@ func TestParkedEventsBehindAPageHaveTheirTurn(t *testing.T) {
 	r, bad := refusingSome(t)
 	rel := r.start(Options{MaxAttempts: 100, Backoff: Backoff{Initial: time.Minute, Max: time.Minute}})
 	rel.core.limits.due = 10
-	var seqs []int64
-	for i := range 100 {
-		seqs = append(seqs, addBad(r, bad, []string{fmt.Sprint("parked", i)})...)
-		for j := range 20 {
-			r.store.Add("sick", fmt.Sprint("good", i, "/", j))
-		}
-	}
-	minutes(r, 10)
-	if n := len(r.store.Parked); n != 100 {
-		t.Fatalf("%d events are parked", n)
-	}
+	seqs := parkBad(r, bad, 100)
 	rel.delay = func(cl *Call) bool { return cl.Op() == statement.OpDue }
 	from := len(r.sends)
 	for range 40 * 60 * 5 {
@@ -159,13 +166,7 @@ func TestParkedEventsLeaveTurnsToTheQueue(t *testing.T) {
 	for _, interval := range []time.Duration{time.Second, 2 * time.Second} {
 		r, bad := refusingSome(t)
 		rel := r.start(Options{RouteProbeInterval: interval, MaxAttempts: 100, Backoff: Backoff{Initial: time.Minute, Max: time.Minute}})
-		for i := range 150 {
-			addBad(r, bad, []string{fmt.Sprint("parked", i)})
-			for j := range 20 {
-				r.store.Add("sick", fmt.Sprint("good", i, "/", j))
-			}
-		}
-		minutes(r, 10)
+		parkBad(r, bad, 150)
 		addBad(r, bad, keysIn(0, 63, 60))
 		rel.core.Wake(r.now, wakeup.All)
 		r.run(time.Minute)
@@ -176,6 +177,57 @@ func TestParkedEventsLeaveTurnsToTheQueue(t *testing.T) {
 		if r.seenAt(good) < at {
 			t.Errorf("with a probe in %v, an event in the queue that can be sent was not sent in 20 minutes", interval)
 		}
+	}
+}
+
+func TestBothKindsHaveHalfOfThePlaces(t *testing.T) {
+	t.Parallel()
+	r, bad := refusingSome(t)
+	rel := r.start(Options{MaxAttempts: 100, Backoff: Backoff{Initial: time.Minute, Max: time.Minute}})
+	parkBad(r, bad, 100)
+	addBad(r, bad, keysIn(0, 63, 200))
+	rel.core.Wake(r.now, wakeup.All)
+	minutes(r, 5)
+	route := rel.core.routes.byName["sick"]
+	for range 60 {
+		r.run(10 * time.Second)
+		parked := 0
+		all := route.candidates()
+		for _, e := range all {
+			if e.parked {
+				parked++
+			}
+		}
+		if parked != rel.core.limits.stall/2 || len(all) != rel.core.limits.stall {
+			t.Fatalf("%d of %d events in memory are parked", parked, len(all))
+		}
+	}
+}
+
+// With two places, laps take each that is free before the next pass over the due events. Each probe
+// takes six seconds.
+func TestParkedEventHasItsTurnBesideTwoPlaces(t *testing.T) {
+	t.Parallel()
+	r, bad := refusingSome(t)
+	seqs := addBad(r, bad, keysIn(0, 0, 20)) // the first one is parked
+	rel := r.start(Options{Window: 20})
+	rel.core.limits.stall, rel.core.limits.sweep = 2, time.Second
+	r.run(10 * time.Second)
+	rel.mute = func(rigSend) bool { return true }
+	from := len(r.sends)
+	for range 300 {
+		r.run(6 * time.Second)
+		muted := rel.muted
+		rel.muted = nil
+		for _, s := range muted {
+			rel.answer(s)
+		}
+	}
+	if len(r.store.Parked) == 0 {
+		t.Fatal("no event is parked")
+	}
+	if left := unprobed(seqs, probesOf(r, from)); len(left) > 0 {
+		t.Errorf("events %v were not probed in half an hour", left)
 	}
 }
 
@@ -252,11 +304,6 @@ func TestTurnsBesideSlowProbesAndFewPlaces(t *testing.T) {
 	}
 	if left := unprobed(seqs, probesOf(r, from)); len(left) > 0 {
 		t.Errorf("events %v were not probed in twelve minutes", left)
-		for seq, p := range r.store.Parked {
-			t.Logf("parked %d %+v now %v", seq, *p, r.now)
-		}
-		rt := rel.core.routes.byName["sick"]
-		t.Logf("%+v %+v pass %d next %v parked %d skipped %d room %d", rt.routeTurns, rt.routeStall, rel.core.due.pass, rel.core.due.next, rel.core.keys.parked, rel.core.due.skipped, rel.core.routes.stalledRoom())
 	}
 }
 
