@@ -2,5 +2,8 @@
 
 package core
 
-// schedules is how many random schedules a test run plays.
-const schedules = 2000
+// schedules is how many random schedules a test run plays, loads how many of them are much work.
+const (
+	schedules = 2000
+	loads     = 16
+)

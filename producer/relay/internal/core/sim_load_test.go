@@ -329,5 +329,3 @@ func TestSimulateLoad(t *testing.T) {
 		})
 	}
 }
-
-const loads = 16
