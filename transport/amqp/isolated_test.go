@@ -1,8 +1,10 @@
 package amqp_test
 
 import (
+	"bytes"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -81,12 +83,27 @@ func TestMessageThatEndsItsConnectionHurtsNoOtherTopic(t *testing.T) {
 	}
 }
 
+const noAnswer = "queue gives no answer"
+
+// dials are log lines that note how many connections were dialled before a queue gave no answer.
+type dials struct {
+	lines
+	of     *wire
+	before atomic.Int64
+}
+
+func (d *dials) Write(p []byte) (int, error) {
+	if bytes.Contains(p, []byte(noAnswer)) {
+		d.before.CompareAndSwap(0, int64(d.of.dialled()))
+	}
+	return d.lines.Write(p)
+}
+
 // silentQueue has a queue of a subscriber answer nothing, as one without a leader does.
 func silentQueue(t *testing.T, node *testenv.Node) {
 	config := amqp.DurableQueue(node.URL())
 	quickly(&config)
-	w := wired(&config)
-	var logs lines
+	logs := dials{of: wired(&config)}
 	s := newSubscriber(t, amqp.SubscriberConfig{AMQP: config, Logger: slog.New(slog.NewTextHandler(&logs, nil))})
 	s.SetTimeout(2 * time.Second)
 	const silent, other = "sub-silent", "sub-other"
@@ -98,15 +115,15 @@ func silentQueue(t *testing.T, node *testenv.Node) {
 	control(t, node, silent, "suspend")
 	messages := subscribe(t, s, other)
 	late := subscribe(t, s, silent)
-	await(t, "a connection of its own", func() bool { return logs.contain("queue gives no answer") && health(s, silent).Isolated })
-	if n := w.dialled(); n > 2 {
+	await(t, "a connection of its own", func() bool { return logs.contain(noAnswer) && health(s, silent).Isolated })
+	if n := logs.before.Load(); n > 2 {
 		t.Errorf("%d connections until then", n)
 	}
 	p := newPublisher(t, amqp.PublisherConfig{AMQP: amqp.DurableQueue(node.URL())})
 	mustConfirm(t, p, other, newMessage("held"))
 	held := receive(t, messages)
-	before := w.dialled()
-	await(t, "more lost connections", func() bool { return w.dialled() > before+1 })
+	before := logs.of.dialled()
+	await(t, "more lost connections", func() bool { return logs.of.dialled() > before+1 })
 	if h := health(s, silent); h.Consuming || h.Err == nil || health(s, other).Err != nil {
 		t.Errorf("health = %+v", s.Health())
 	}
