@@ -30,7 +30,7 @@ var contract = sqlstoretest.Contract{
 	},
 	State: []string{
 		"SELECT DATABASE(), CURRENT_ROLE()",
-		"SHOW SESSION VARIABLES WHERE Variable_name IN ('tx_isolation', 'transaction_isolation', 'sort_buffer_size', 'wait_timeout')",
+		"SHOW SESSION VARIABLES WHERE Variable_name IN ('tx_isolation', 'transaction_isolation', 'sort_buffer_size')",
 	},
 	Changes: map[string]storetest.MisuseChange{
 		"changes a setting for the session":              {SQL: "SET SESSION sort_buffer_size = 300000"},
