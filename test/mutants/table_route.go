@@ -394,4 +394,65 @@ var routing = []Mutant{
 		New:    `	w.Shards |= 1 << ((r.Shard + 1) % idgen.Shards)`,
 		Test:   Test{"producer/relay/internal/core", "TestOnlyTheShardsOfACommitAreReadForIt"},
 	},
+	{
+		Name: "failed-route-keeps-room-of-due-events", Guarantee: "G5",
+		Broken: "The due events of a route that fails while they are sent keep all due events of others from being read.",
+		File:   "producer/relay/internal/core/due.go",
+		Old: `	if du.full() {
+		du.routes.evictSurplus() // of a route that has stalled since`,
+		New: `	if du.full() {
+		du.routes.now = du.now`,
+		Test: Test{"producer/relay/internal/core", "TestDueEventsOfARouteThatFailsLeaveRoomToOthers"},
+	},
+	{
+		Name: "failed-undefer-at-once", Guarantee: "G5",
+		Broken: "A statement that always fails has all queues read from their beginnings without end.",
+		File:   "producer/relay/internal/core/deferred.go",
+		Old:    `df.next = df.now + min(50*time.Millisecond<<min(df.fails, 20), deferredSlowMax)`,
+		New:    `df.next = df.now`,
+		Test:   Test{"producer/relay/internal/core", "TestStatementThatAlwaysFailsLeavesTimeForNewEvents"},
+	},
+	{
+		Name: "failed-undefer-is-woken", Guarantee: "G5",
+		Broken: "A wake-up ends the pause after a statement that has all queues read from their beginnings.",
+		File:   "producer/relay/internal/core/deferred.go",
+		Old:    `if df.woken && df.fails == 0 {`,
+		New:    `if df.woken {`,
+		Test:   Test{"producer/relay/internal/core", "TestStatementThatAlwaysFailsLeavesTimeForNewEvents"},
+	},
+	{
+		Name: "rewind-ends-each-lap", Guarantee: "G5",
+		Broken: "Late commits let no lap through skipped events get far.",
+		File:   "producer/relay/internal/core/shard.go",
+		Old:    `if sh.back.at > sh.low { // the lap`,
+		New:    `if sh.low >= 0 { // the lap`,
+		Test:   Test{"producer/relay/internal/core", "TestLapGoesOnBelowAReadPositionThatIsSetBack"},
+	},
+	{
+		Name: "only-urgent-laps", Guarantee: "G5",
+		Broken: "Laps of a route that works again once and again leave none to other shards.",
+		File:   "producer/relay/internal/core/laps.go",
+		Old:    `(len(calm) == 0 || lp.now < lp.calmAt+lapAtLeast)`,
+		New:    `(len(calm) == 0 || lp.now >= lp.calmAt)`,
+		Test:   Test{"producer/relay/internal/core", "TestUrgentLapsLeavePagesToOthers"},
+	},
+	{
+		Name: "due-pass-without-end", Guarantee: "G5",
+		Broken: "Due events behind those of a paused route are not read while another route works again once and again.",
+		File:   "producer/relay/internal/core/due.go",
+		Old: `	if du.restarted {
+`,
+		New: `	if du.restarted && du.again {
+`,
+		Test: Test{"producer/relay/internal/core", "TestPassOverDueEventsEndsBesideARouteThatFlaps"},
+	},
+	{
+		Name: "paused-for-nothing", Guarantee: "G5",
+		Broken: "A route stays paused for skipped events that have left the queue.",
+		File:   "producer/relay/internal/core/laps.go",
+		Old: `			r.skippedIn &^= 1 << sh.no
+			r.skippedAgain`,
+		New:  `			r.skippedAgain`,
+		Test: Test{"producer/relay/internal/core", "TestRouteIsNotPausedForEventsThatDiedBeforeTheyWereReadAgain"},
+	},
 }

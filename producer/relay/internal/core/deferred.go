@@ -14,11 +14,17 @@ type deferrals struct {
 	next     time.Duration // of the next poll
 	polledAt time.Duration // when the last poll was
 	woken    bool          // a commit since may hold events due before next
+	fails    int           // polls that have failed since the last that has not
 }
 
-// wokenPause is the least time between two polls for wake-ups. A wake-up may not know whether the
-// committed events are deferred.
-const wokenPause = 100 * time.Millisecond
+const (
+	// wokenPause is the least time between two polls for wake-ups. A wake-up may not know whether
+	// the committed events are deferred.
+	wokenPause = 100 * time.Millisecond
+	// deferredSlowMax is the longest pause after a failed poll, in which queues are read from their
+	// beginnings.
+	deferredSlowMax = time.Minute
+)
 
 // call moves due events to the queue.
 func (df *deferrals) call() *Call {
@@ -26,7 +32,7 @@ func (df *deferrals) call() *Call {
 		return nil // the bottom being kept may be from before the move
 	}
 	at := df.next
-	if df.woken {
+	if df.woken && df.fails == 0 {
 		at = min(at, df.polledAt+wokenPause)
 	}
 	if df.now < at {
@@ -57,9 +63,11 @@ func (df *deferrals) moved(cl *Call) {
 		for _, sh := range cl.shards {
 			sh.rewind(0)
 		}
-		df.next = df.now
+		df.next = df.now + min(50*time.Millisecond<<min(df.fails, 20), deferredSlowMax)
+		df.fails++
 		return
 	}
+	df.fails = 0
 	for _, no := range s.Lost {
 		for _, sh := range cl.shards {
 			if sh.no == no {

@@ -18,6 +18,8 @@ type duePoll struct {
 	slow    time.Duration   // the pause after a pass that skipped events
 	pass    int             // number of the pass, from 1
 	again   bool            // the first page comes after the current page
+	// restarted tells that the pass was begun by restart, or will be.
+	restarted, restartAgain bool
 	// changed holds parked events that were changed during a page. Rows of the page may still show
 	// the old state.
 	changed map[parkedID]struct{}
@@ -36,16 +38,31 @@ const (
 
 func (du *duePoll) soon(at time.Duration) { du.next = min(du.next, at) }
 
-// restart makes the next page the first page, at once.
+// restart makes the next page the first page, at once. A pass that was begun by restart ends first:
+// routes that work again once and again would keep it from events that are due later.
 func (du *duePoll) restart() {
-	du.after, du.skipped, du.again = outbox.DuePoint{}, 0, true
 	du.soon(du.now)
+	if du.restarted {
+		du.restartAgain = true
+		return
+	}
+	du.restarted = true
+	du.after, du.skipped, du.again = outbox.DuePoint{}, 0, true
 }
+
+// full tells whether the events of routes that work take too much of the room in memory.
+func (du *duePoll) full() bool { return du.keys.parked-du.routes.stalledRoom() > du.cfg.Window/2 }
 
 // call polls for due heads.
 func (du *duePoll) call() *Call {
-	if du.next == never || du.keys.parked-du.routes.stalledRoom() > du.cfg.Window/2 {
+	if du.next == never {
 		return nil
+	}
+	if du.full() {
+		du.routes.evictSurplus() // of a route that has stalled since
+		if du.full() {
+			return nil
+		}
 	}
 	if du.now < du.next {
 		du.at(du.next)
@@ -121,6 +138,11 @@ func (du *duePoll) passEnded(left bool) {
 	default:
 		du.slow = 0
 	}
+	if du.restartAgain {
+		du.slow = 0
+		du.soon(du.now)
+	}
+	du.restarted, du.restartAgain = du.restartAgain, false
 	du.after, du.skipped = outbox.DuePoint{}, 0
 	for _, r := range du.routes.stalled {
 		r.dueTurn = r.dueTurn.ended(du.pass, false)

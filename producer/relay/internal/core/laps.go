@@ -49,6 +49,7 @@ type laps struct {
 	sweepAt  time.Duration // when the next sweep is due
 	pageAt   time.Duration // of the next page that is not urgent
 	calledAt time.Duration // of the last page
+	calmAt   time.Duration // of the last page that was not urgent
 	span     int64         // the most IDs covered by a page
 }
 
@@ -59,7 +60,7 @@ const (
 	// pageCalm is how long a page that is not urgent should take: newly committed events wait for
 	// the page.
 	pageCalm     = 3 * time.Millisecond
-	lapAtLeast   = time.Second // the longest time without a page while there is more above the read positions
+	lapAtLeast   = time.Second // the longest time without a page that is not urgent, for others or for what is above the read positions
 	revisitPause = 64          // laps of a shard that are not urgent are at least 1/revisitPause of the time between sweeps apart
 )
 
@@ -179,18 +180,21 @@ func (lp *laps) call() *Call {
 	if room <= lp.reader.capacity()/4 {
 		return nil // outcomes make room
 	}
-	wanted, urgent := lp.wanted()
+	urgent, calm := lp.wanted()
 	switch {
-	case len(wanted) == 0:
+	case len(urgent) > 0 && (len(calm) == 0 || lp.now < lp.calmAt+lapAtLeast):
+		return lp.pageCall(urgent, true)
+	case len(calm) == 0:
 		return nil
-	case urgent:
+	case len(urgent) > 0: // not for ever
 	case room <= lp.reader.capacity()/2 && lp.now < lp.calledAt+lapAtLeast && slices.ContainsFunc(lp.shards[:], func(sh *shardState) bool { return lp.reader.readable(sh) && sh.more }):
 		return nil // reads above the read position go first, but not for ever
 	case lp.now < lp.pageAt:
 		lp.at(lp.pageAt)
 		return nil
 	}
-	return lp.pageCall(wanted, urgent)
+	lp.calmAt = lp.now
+	return lp.pageCall(calm, false)
 }
 
 // planSweep makes the next lap of every shard a sweep, from time to time.
@@ -209,9 +213,8 @@ func (lp *laps) planSweep() {
 	lp.at(lp.sweepAt)
 }
 
-// wanted returns the shards whose lap should go on, or only the shards with urgent laps if a lap is
-// urgent.
-func (lp *laps) wanted() (wanted []*shardState, urgent bool) {
+// wanted returns the shards whose lap should go on.
+func (lp *laps) wanted() (urgent, calm []*shardState) {
 	needed := lp.candidateShards()
 	for _, sh := range lp.shards {
 		if sh == nil || !sh.back.wanted() && needed&(1<<sh.no) == 0 {
@@ -220,15 +223,13 @@ func (lp *laps) wanted() (wanted []*shardState, urgent bool) {
 		if !lp.reader.readable(sh) || !lp.wants(sh, needed&(1<<sh.no) != 0) {
 			continue
 		}
-		hurries := sh.back.urgent > 0
-		if hurries && !urgent {
-			urgent, wanted = true, wanted[:0]
-		}
-		if hurries || !urgent {
-			wanted = append(wanted, sh)
+		if sh.back.urgent > 0 {
+			urgent = append(urgent, sh)
+		} else {
+			calm = append(calm, sh)
 		}
 	}
-	return wanted, urgent
+	return urgent, calm
 }
 
 // wants tells whether a lap of sh should go on, and begins a lap if needed.
@@ -240,7 +241,17 @@ func (lp *laps) wants(sh *shardState, needed bool) bool {
 		}
 		return false
 	}
-	return (b.wanted() || needed) && b.begin(sh)
+	if !b.wanted() && !needed {
+		return false
+	}
+	begun := b.begin(sh)
+	if b.none() {
+		for _, r := range lp.routes.stalled { // what was skipped has left the queue
+			r.skippedIn &^= 1 << sh.no
+			r.skippedAgain &^= 1 << sh.no
+		}
+	}
+	return begun
 }
 
 // pageCall makes a page of laps of shards, which share the limit of one statement. A page begins

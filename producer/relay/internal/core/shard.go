@@ -103,7 +103,9 @@ func (sh *shardState) rewind(after int64) {
 	sh.kept, sh.keptAt = 0, 0
 	sh.more = true
 	sh.wanted = slices.DeleteFunc(sh.wanted, func(seq int64) bool { return seq > sh.low })
-	sh.back.reset() // a lap would read above the read position
+	if sh.back.at > sh.low { // the lap would read above the read position
+		sh.back.reset()
+	}
 	sh.version++
 }
 
