@@ -145,7 +145,7 @@ func (du *duePoll) passEnded(left bool) {
 	du.restarted, du.restartAgain = du.restartAgain, false
 	du.after, du.skipped = outbox.DuePoint{}, 0
 	for _, r := range du.routes.stalled {
-		r.dueTurn = r.dueTurn.ended(du.pass, false)
+		r.dueTurn = r.dueTurn.ended(du.pass, true, false)
 	}
 }
 

@@ -37,6 +37,7 @@ type Entry struct {
 	parked  bool // is a parked event, not in the queue
 	single  bool // may make a batch invalid, and is sent in none
 	counted bool // keys.buffered counts it
+	turn    bool // a lap has read it in its turn to be probed
 
 	Redelivered bool // a consumer may have started it
 	// Gen numbers the sends of this struct, which is reused for other events: an outcome with

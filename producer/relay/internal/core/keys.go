@@ -46,7 +46,7 @@ func (ks *keys) take(sh *shardState, row *outbox.Queued, lap bool) {
 		ks.laps.skip(sh, r, "", row.Seq)
 	default:
 		e := ks.newEntry(sh, row)
-		e.route = r
+		e.route, e.turn = r, lap && ks.routes.keepsFew(r)
 		sh.index[e.Seq] = e
 		ks.count(e)
 		ks.place(e)
@@ -89,7 +89,7 @@ func (ks *keys) takeKeyed(sh *shardState, row *outbox.Queued, r *route, lap bool
 		l = ks.newLine(sh, row.Key)
 	}
 	e := ks.newEntry(sh, row)
-	e.route, e.line = r, l
+	e.route, e.line, e.turn = r, l, lap && ks.routes.keepsFew(r)
 	sh.index[e.Seq] = e
 	ks.count(e)
 	ks.enqueue(l, e)

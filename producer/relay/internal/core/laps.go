@@ -21,7 +21,9 @@ import (
 // later events of the key as well. If not, the key waits for the next lap.
 //
 // While a route is stalled, laps are slow: the route needs further events to probe only after all
-// its events of the queue in memory were probed in vain. Each skipped event gets its turn (see turn).
+// its events of the queue in memory were probed in vain. Each skipped event gets its turn (see turn),
+// but for most of the urgent laps: a route that works again once and again would have the events of
+// its own shards take the turns of all others.
 // When the route works again, laps go through its shards without a pause. The first lap of a shard that was taken over is slow
 // too, except for pages whose events can be sent.
 //
@@ -39,6 +41,7 @@ type revisit struct {
 	sweep     bool          // the next lap is a sweep
 	whole     bool          // this lap is a sweep
 	urgent    int           // number of laps to go without a pause
+	turns     bool          // events of stalled routes have their turns in this lap
 	notBefore time.Duration // no lap begins before, unless it is urgent
 }
 
@@ -244,7 +247,11 @@ func (lp *laps) wants(sh *shardState, needed bool) bool {
 	if !b.wanted() && !needed {
 		return false
 	}
+	active := b.active
 	begun := b.begin(sh)
+	if begun && !active {
+		b.turns = b.urgent == 0 || lp.rand.IntN(lp.skipping()) == 0
+	}
 	if b.none() {
 		for _, r := range lp.routes.stalled { // what was skipped has left the queue
 			r.skippedIn &^= 1 << sh.no
@@ -252,6 +259,16 @@ func (lp *laps) wants(sh *shardState, needed bool) bool {
 		}
 	}
 	return begun
+}
+
+// skipping returns the number of shards with skipped events, or 1.
+func (lp *laps) skipping() (n int) {
+	for _, sh := range lp.shards {
+		if sh != nil && !sh.back.none() {
+			n++
+		}
+	}
+	return max(n, 1)
 }
 
 // pageCall makes a page of laps of shards, which share the limit of one statement. A page begins
@@ -361,7 +378,8 @@ func (lp *laps) lapEnded(sh *shardState) {
 		r.skippedIn = r.skippedIn&^bit | r.skippedAgain&bit
 		r.skippedAgain &^= bit
 		if t, ok := r.lapTurns[sh.no]; ok {
-			r.lapTurns[sh.no] = t.ended(sh.back.number, t.at >= t.end)
+			whole := sh.low >= t.end || !sh.more // not so if the read position was set back
+			r.lapTurns[sh.no] = t.ended(sh.back.number, whole, t.at >= t.end)
 		}
 	}
 }

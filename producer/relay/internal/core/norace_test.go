@@ -2,8 +2,10 @@
 
 package core
 
-// schedules is how many random schedules a test run plays, loads how many of them are much work.
+// schedules is how many random schedules a test run plays, loads how many of them are much work, and
+// turnsPlayed how many are of routes that take only some events.
 const (
-	schedules = 2000
-	loads     = 16
+	schedules   = 2000
+	loads       = 16
+	turnsPlayed = 20
 )

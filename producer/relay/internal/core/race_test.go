@@ -2,8 +2,10 @@
 
 package core
 
-// schedules is how many random schedules a test run plays, loads how many of them are much work.
+// schedules is how many random schedules a test run plays, loads how many of them are much work, and
+// turnsPlayed how many are of routes that take only some events.
 const (
-	schedules = 200
-	loads     = 4
+	schedules   = 200
+	loads       = 4
+	turnsPlayed = 2
 )

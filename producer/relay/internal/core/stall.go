@@ -40,21 +40,22 @@ type turn[P any] struct {
 	leftIn int
 }
 
-// ended returns the turn after the end of a lap or a pass. If that has left no event behind, or the
-// round is over, the first event is next.
-func (t turn[P]) ended(in int, over bool) turn[P] {
-	if t.leftIn != in || over {
+// ended returns the turn after the end of a lap or a pass. If that was whole and has left no event
+// behind, or the round is over, the first event is next.
+func (t turn[P]) ended(in int, whole, over bool) turn[P] {
+	if t.leftIn != in && whole || over {
 		return turn[P]{}
 	}
 	return t
 }
 
-// admit tells whether an event of r in sh is kept in memory. A stalled route with enough events
-// admits none, except for one that a lap reads again, whose turn it is: it takes the place of an
-// event that was probed in vain. Otherwise a few bad events could keep the route stalled, with good
-// ones behind them.
+// admit tells whether an event of r in sh is kept in memory. A stalled route keeps only a few, to be
+// probed. A lap gives the free places to the events whose turn it is, and then has them take the
+// places of events that were probed in vain. Otherwise a few bad events could keep the route stalled,
+// with good ones behind them.
 func (rs *routes) admit(r *route, sh *shardState, seq int64, lap bool) bool {
-	if !rs.hasEnough(r) {
+	full := rs.hasEnough(r)
+	if !full && !(lap && rs.keepsFew(r)) {
 		r.needsCandidates = false
 		return true
 	}
@@ -62,11 +63,15 @@ func (rs *routes) admit(r *route, sh *shardState, seq int64, lap bool) bool {
 	if !lap || seq <= t.at || t.leftIn == sh.back.number {
 		return false
 	}
-	worst := rs.worst(r, false, nil)
 	if t.at == 0 {
 		t.end = sh.low
 	}
-	if worst != nil {
+	var worst *Entry
+	if full && sh.back.turns {
+		worst = rs.worst(r, false, nil)
+	}
+	placed := worst != nil || !full
+	if placed {
 		t.at = seq
 	} else {
 		t.leftIn = sh.back.number
@@ -75,22 +80,27 @@ func (rs *routes) admit(r *route, sh *shardState, seq int64, lap bool) bool {
 		r.lapTurns = make(map[int]turn[int64])
 	}
 	r.lapTurns[sh.no] = t
-	r.needsCandidates = false // until a further probe was in vain
-	if worst == nil {
-		return false
+	if placed || sh.back.turns {
+		r.needsCandidates = false // until a further probe was in vain
 	}
-	rs.evict(worst)
-	return true
+	if worst != nil {
+		rs.evict(worst)
+	}
+	return placed
 }
 
 // admitDue is admit for a parked event of the key of l, or without one, which a pass over the due
 // events has read.
 func (rs *routes) admitDue(r *route, row *outbox.Queued, l *keyLine) bool {
-	if !rs.hasEnough(r) {
+	if !rs.keepsFew(r) {
 		return true
 	}
 	at := outbox.DuePoint{At: row.DueAt, Seq: row.Seq}
 	if compareDue(at, r.dueTurn.at) > 0 && r.dueTurn.leftIn != rs.due.pass {
+		if !rs.hasEnough(r) {
+			r.dueTurn.at = at
+			return true
+		}
 		if worst := rs.worst(r, true, l); worst != nil {
 			r.dueTurn.at = at
 			rs.evict(worst)
@@ -183,11 +193,14 @@ func compareDue(p, q outbox.DuePoint) int {
 	return cmp.Or(p.At.Compare(q.At), cmp.Compare(p.Seq, q.Seq))
 }
 
-// hasEnough tells whether r is stalled and has enough events in memory, so that further ones are
-// skipped: they would take the room of events that can be sent. If nothing succeeds on any route,
-// there are no such events, and none is skipped.
+// keepsFew tells whether r is stalled and keeps only a few events in memory: further ones would take
+// the room of events that can be sent. If nothing succeeds on any route, no event can be sent, and
+// none is skipped.
+func (rs *routes) keepsFew(r *route) bool { return r.stalled() && rs.othersWork(r) }
+
+// hasEnough tells whether r keeps only a few events and has them.
 func (rs *routes) hasEnough(r *route) bool {
-	return r.stalled() && r.ready.n+r.refused.n >= rs.candidateShare() && rs.othersWork(r)
+	return rs.keepsFew(r) && r.ready.n+r.refused.n >= rs.candidateShare()
 }
 
 // candidateShare is how many events a stalled route may keep in memory to be probed. All stalled
@@ -239,12 +252,22 @@ func (rs *routes) evictSurplusOf(r *route) {
 	for i, e := range all {
 		switch {
 		case i >= share:
+			rs.giveTurnBack(e)
 			rs.evict(e)
 		case e.parked && e.line != nil:
 			rs.keys.forgetParked(e.line, e)
 		case e.line != nil && e.next != nil:
 			rs.evict(e.next)
 		}
+	}
+}
+
+// giveTurnBack gives e, an event of the queue that leaves memory, its turn again, unless it was probed
+// in vain.
+func (rs *routes) giveTurnBack(e *Entry) {
+	if t := e.route.lapTurns[e.shard.no]; e.turn && e.probe == 0 && e.Seq <= t.at {
+		t.at = e.Seq - 1
+		e.route.lapTurns[e.shard.no] = t
 	}
 }
 

@@ -3,6 +3,8 @@ package core
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,14 +13,14 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// flapping answers: the route "sick" refuses its events, but for the good ones, and "flap" takes one
+// flapping answers: the routes "sick…" refuse their events, but for the good ones, and "flap" takes one
 // event per interval, as a queue at its limit does.
 func flapping(r *rig, interval time.Duration, good ...int64) {
 	var free time.Duration
 	r.broker = func(s rigSend) transport.Result {
 		switch {
 		case len(good) > 0 && s.seq == good[0]:
-		case s.topic == "sick", s.topic == "flap" && r.now < free:
+		case strings.HasPrefix(s.topic, "sick"), s.topic == "flap" && r.now < free:
 			return transport.Result{Outcome: transport.Refused}
 		case s.topic == "flap":
 			free = r.now + interval
@@ -242,4 +244,97 @@ func TestRouteIsNotPausedForEventsThatDiedBeforeTheyWereReadAgain(t *testing.T) 
 		t.Error("the route is paused, and nothing waits")
 	}
 	r.drained()
+}
+
+// A route that works again once and again has laps go through its shard all the time. The events of
+// a paused route that lie there must not take the turns of the events in other shards.
+func TestEachShardHasItsTurnsBesideARouteThatFlaps(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	flapping(r, 2*time.Second)
+	rel := r.start(Options{MaxAttempts: 100_000})
+	rel.core.limits.stall, rel.core.limits.sweep = 8, time.Hour
+	keys, n := keysIn(0, 0, 200), 0
+	flap := func(d time.Duration) {
+		for end := r.now + d; r.now < end; n++ {
+			r.store.Add("flap", keys[n%50])
+			r.store.Add("flap", keys[n%50])
+			slowly(rel, 20*time.Millisecond, 2*time.Second)
+		}
+	}
+	flap(20 * time.Second)
+	for _, key := range keys[50:] {
+		r.store.Add("sick", key)
+	}
+	good := r.store.Add("sick", keysIn(40, 40, 1)[0])
+	flap(4 * time.Second)
+	flapping(r, 2*time.Second, good)
+	for r.now < 8*time.Minute && !slices.Contains(r.sent(transport.Confirmed), good) {
+		flap(2 * time.Second)
+	}
+	if n := rel.noted("route works again"); n < 10 {
+		t.Fatalf("the route worked again %d times only", n)
+	}
+	if !slices.Contains(r.sent(transport.Confirmed), good) {
+		t.Errorf("an event that can be sent was not sent in %v", r.now)
+	}
+}
+
+// A queue is read again from one of its events on, again and again. A lap that ends there has not seen
+// the events behind.
+func TestTurnsOutlastAQueueThatIsReadAgain(t *testing.T) {
+	t.Parallel()
+	r, bad := refusingSome(t)
+	seqs := addBad(r, bad, keysIn(0, 0, 60))
+	rel := r.start(Options{MaxAttempts: 100_000})
+	rel.core.limits.stall, rel.core.limits.sweep = 8, 64*time.Second
+	r.run(10 * time.Second)
+	from := len(r.sends)
+	for i := range 600 {
+		slowly(rel, 50*time.Millisecond, 2*time.Second)
+		rel.core.shards[0].back.hurry() // for another route, which works again
+		rel.core.shards[0].rewind(seqs[i%20])
+	}
+	wantFairProbes(t, r, seqs, from)
+}
+
+// wantFairProbes fails if an event had less than a third of the probes of the average.
+func wantFairProbes(t *testing.T, r *rig, seqs []int64, from int) {
+	t.Helper()
+	probes, fair := probesOf(r, from), (len(r.sends)-from)/len(seqs)
+	for _, seq := range seqs {
+		if probes[seq] < fair/3 {
+			t.Errorf("event %d was probed %d times, and each %d times on an average", seq, probes[seq], fair)
+		}
+	}
+}
+
+// The places of a paused route become fewer and more, as others pause and work again. The same events
+// must not have the places that become free, nor lose their turns with a place.
+func TestTurnsBesideAChangingNumberOfPlaces(t *testing.T) {
+	t.Parallel()
+	for _, parked := range []bool{false, true} {
+		r, bad := refusingSome(t)
+		rel := r.start(Options{MaxAttempts: 100_000, Backoff: Backoff{Initial: time.Second, Max: time.Second}})
+		rel.core.limits.sweep, rel.core.limits.due = 10*time.Second, 10
+		var seqs []int64
+		for _, key := range keysIn(0, 0, 60) {
+			if parked {
+				seqs = append(seqs, r.store.ParkDue("sick", key))
+				bad[seqs[len(seqs)-1]] = true
+			} else {
+				seqs = append(seqs, addBad(r, bad, []string{key})...)
+			}
+		}
+		rel.core.limits.stall = 10
+		r.run(10 * time.Second)
+		from := len(r.sends)
+		for i := range 3000 {
+			rel.core.limits.stall = []int{10, 6}[i%2]
+			rel.core.routes.byName["sick"].evictAt = 0
+			rel.core.routes.evictSurplus()
+			slowly(rel, 50*time.Millisecond, 400*time.Millisecond)
+		}
+		wantFairProbes(t, r, seqs, from)
+	}
 }
