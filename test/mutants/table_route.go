@@ -467,7 +467,7 @@ var routing = []Mutant{
 		Name: "free-places-without-turns", Guarantee: "G5",
 		Broken: "Places of a paused route that become free always go to its first events.",
 		File:   "producer/relay/internal/core/stall.go",
-		Old:    `if !full && !(lap && rs.keepsFew(r)) {`,
+		Old:    `if !full && (!lap || !rs.keepsFew(r)) {`,
 		New:    `if !full {`,
 		Test:   Test{"producer/relay/internal/core", "TestTurnsBesideAChangingNumberOfPlaces"},
 	},

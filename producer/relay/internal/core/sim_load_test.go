@@ -191,7 +191,7 @@ func (rel *loadRelay) send(m rigSend) {
 	} else if strings.HasPrefix(m.topic, "dead") && !s.works {
 		res.Result = transport.Result{Outcome: s.stalled, Err: errors.New("no")}
 	}
-	if res.Result.Outcome == transport.Confirmed {
+	if res.Outcome == transport.Confirmed {
 		if m.key != "" && !s.arrived[m.seq] {
 			if s.last[m.key] > m.seq {
 				s.fail("key %s: %d arrived behind %d", m.key, m.seq, s.last[m.key])

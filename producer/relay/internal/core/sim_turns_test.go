@@ -68,7 +68,7 @@ func newTurns(seed uint64) *turns {
 		}
 		return nil
 	}
-	s.load.answer = s.reply
+	s.answer = s.reply
 	return s
 }
 

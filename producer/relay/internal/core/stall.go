@@ -55,7 +55,7 @@ func (t turn[P]) ended(in int, whole, over bool) turn[P] {
 // with good ones behind them.
 func (rs *routes) admit(r *route, sh *shardState, seq int64, lap bool) bool {
 	full := rs.hasEnough(r)
-	if !full && !(lap && rs.keepsFew(r)) {
+	if !full && (!lap || !rs.keepsFew(r)) {
 		r.needsCandidates = false
 		return true
 	}
