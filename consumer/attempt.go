@@ -44,11 +44,12 @@ func (h *Handler[TX]) try(ctx context.Context, optimistic bool, apply func(conte
 				return err
 			}
 			w := h.newWork(ctx, tx, in)
-			err := h.call(ctx, w)
+			defer w.end()
+			err := h.call(w) //nolint:contextcheck // the context is the message's, within ctx
 			if err == nil {
 				err = w.flush(ctx)
 			}
-			a.wrote = w.wrote
+			a.wrote = w.wrote()
 			return err
 		})
 		if err == nil && a.ran && fault.Hit(ctx, fault.ClaimCommitted) != nil {
@@ -70,7 +71,8 @@ func (h *Handler[TX]) try(ctx context.Context, optimistic bool, apply func(conte
 
 // call runs the handler and returns the error that forbids the commit. A panic becomes an error, so
 // the store rolls back as usual.
-func (h *Handler[TX]) call(ctx context.Context, w *Work[TX]) (err error) {
+func (h *Handler[TX]) call(w *Work[TX]) (err error) {
+	ctx := w.msg.Context()
 	defer func() {
 		if v := recover(); v != nil {
 			err = newPanic(v)
@@ -82,8 +84,8 @@ func (h *Handler[TX]) call(ctx context.Context, w *Work[TX]) (err error) {
 	if err := h.fn(ctx, w, w.msg); err != nil {
 		return err
 	}
-	if w.err != nil {
-		return w.err
+	if err := w.failed(); err != nil {
+		return err
 	}
 	return fault.Hit(ctx, fault.BeforeClaimCommit)
 }

@@ -6,13 +6,15 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/boxpair/boxpair/internal/fault"
+	"github.com/boxpair/boxpair/internal/within"
 )
 
 // BatchFunc handles all of msgs in the transaction of b, or fails for all. Their dispatch IDs
 // differ. msgs are in the order of arrival, so messages of a key that are delivered in order are in
 // order. When a BatchFunc fails, halves of the messages are handled again, down to a single failing
 // message. Only a single message counts an attempt, and [Reject] and [RetryAfter] work only for a
-// single message. Otherwise a BatchFunc is like a [HandlerFunc].
+// single message. A publisher finds the transaction in the contexts of msgs, not in ctx. Otherwise a
+// BatchFunc is like a [HandlerFunc].
 type BatchFunc[TX any] func(ctx context.Context, b *Batch[TX], msgs []*message.Message) error
 
 // Batch is the transaction of several messages. Like a [Work], a Batch belongs to one run of the
@@ -36,7 +38,17 @@ func (b *Batch[TX]) Work(i int) *Work[TX] { return b.works[i] }
 // single handles one message as a batch: a parked message, or a message that failed in a larger
 // batch.
 func (fn BatchFunc[TX]) single(ctx context.Context, w *Work[TX], msg *message.Message) error {
-	return fn(ctx, &Batch[TX]{tx: w.DB(), works: []*Work[TX]{w}}, []*message.Message{msg})
+	return fn.run(ctx, &Batch[TX]{tx: w.DB(), works: []*Work[TX]{w}}, []*message.Message{msg})
+}
+
+// run calls fn with a context that is in the transaction of no message.
+func (fn BatchFunc[TX]) run(ctx context.Context, b *Batch[TX], msgs []*message.Message) error {
+	t := within.Transaction{Instead: "in a batch, publish with the context of the message that an event follows from"}
+	defer t.End()
+	if err := fn(within.Context(ctx, &t), b, msgs); err != nil {
+		return err
+	}
+	return t.Err()
 }
 
 // callBatch runs the handler and returns the error that forbids the commit. A panic becomes an error.
@@ -53,12 +65,12 @@ func (h *Handler[TX]) callBatch(ctx context.Context, tx TX, works []*Work[TX]) (
 	for i, w := range works {
 		msgs[i] = w.msg
 	}
-	if err := h.batch(ctx, &Batch[TX]{tx: tx, works: works}, msgs); err != nil {
+	if err := h.batch.run(ctx, &Batch[TX]{tx: tx, works: works}, msgs); err != nil {
 		return err
 	}
 	for _, w := range works {
-		if w.err != nil {
-			return w.err
+		if err := w.failed(); err != nil {
+			return err
 		}
 	}
 	return fault.Hit(ctx, fault.BeforeClaimCommit)

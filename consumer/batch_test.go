@@ -2,6 +2,7 @@ package consumer_test
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"sync"
@@ -11,8 +12,10 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/idgen"
 	"github.com/boxpair/boxpair/producer"
 	"github.com/boxpair/boxpair/store/inbox"
+	outboxstore "github.com/boxpair/boxpair/store/outbox"
 )
 
 // batches notes the sizes of the sets that a handler is given.
@@ -190,4 +193,43 @@ func TestGroupConfigIsChecked(t *testing.T) {
 	if _, err := r.inbox.HandleBatch("set", nil, consumer.HandlerConfig{}); err == nil || !strings.Contains(err.Error(), "function is nil") {
 		t.Errorf("error is %v", err)
 	}
+}
+
+// TestEventOfABatchIsPublishedInTheContextOfItsMessage: in the batch's own context an event would be
+// the child of no message, and must neither be lost nor be committed without the batch.
+func TestEventOfABatchIsPublishedInTheContextOfItsMessage(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, outbox := withOutbox(t)
+		publisher, err := outbox.Publisher(producer.PublisherConfig{NoKey: true, OwnTransaction: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, seen := newBatchRig(t, setup{store: store, outbox: outbox}, func(ctx context.Context, b *consumer.Batch[*fakeTx], msgs []*message.Message) error {
+			if b.Len() == 2 {
+				err := publisher.Publish("out", message.NewMessageWithContext(ctx, "m", nil))
+				if !errors.Is(err, producer.ErrNoTransaction) || !strings.Contains(err.Error(), "in a batch") {
+					t.Errorf("in the context of the batch: %v", err)
+				}
+				return nil // swallowed
+			}
+			events := make([]*message.Message, len(msgs))
+			for i, m := range msgs {
+				events[i] = message.NewMessageWithContext(m.Context(), "m", nil)
+			}
+			return publisher.Publish("out", events...)
+		})
+		seen.consumeAll(r, msgs(2)...)
+		seen.want(t, 1, 2, 1, 1)
+		written := store.written()
+		if len(written) != 3 {
+			t.Fatalf("%d events were written, want 3", len(written))
+		}
+		for n := range 2 {
+			want := idgen.Child("stock/set", number(n), 0)
+			if !slices.ContainsFunc(written, func(e outboxstore.Record) bool { return e.ID == want }) {
+				t.Errorf("message %d has no event", n)
+			}
+		}
+	})
 }

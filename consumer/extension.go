@@ -225,11 +225,12 @@ func (m *taskRun[TX]) work(ctx context.Context, tx TX) (err error) {
 		}
 	}()
 	w := m.h.newWork(ctx, tx, &incoming{event: m.tr.Event, metadata: m.tr.Metadata})
-	if err := m.tr.Run(ctx, w); err != nil {
+	defer w.end()
+	if err := m.tr.Run(w.msg.Context(), w); err != nil { //nolint:contextcheck // within ctx
 		return err
 	}
-	if w.err != nil {
-		return w.err
+	if err := w.failed(); err != nil {
+		return err
 	}
 	return w.flush(ctx)
 }

@@ -251,6 +251,11 @@ func (h *Handler[TX]) callGroup(ctx context.Context, tx TX, members []*member, r
 		chosen[k] = members[i]
 	}
 	works := h.newWorks(ctx, tx, chosen)
+	defer func() {
+		for _, w := range works {
+			w.end()
+		}
+	}()
 	if h.batch != nil {
 		for _, i := range run {
 			o.ran[i] = true
@@ -261,14 +266,14 @@ func (h *Handler[TX]) callGroup(ctx context.Context, tx TX, members []*member, r
 	} else {
 		for k, i := range run {
 			o.culprit, o.ran[i] = i, true
-			if err := h.call(within(ctx, chosen[k].ctx), works[k]); err != nil {
+			if err := h.call(works[k]); err != nil { //nolint:contextcheck // the context is the message's, within ctx
 				return err
 			}
 		}
 		o.culprit = -1
 	}
 	for k, i := range run {
-		o.wrote[i] = works[k].wrote
+		o.wrote[i] = works[k].wrote()
 	}
 	return flushTogether(ctx, works)
 }
@@ -283,16 +288,16 @@ func flushTogether[TX any](ctx context.Context, works []*Work[TX]) error {
 	return producer.FlushTogether(ctx, writers)
 }
 
-// within returns the context of a transaction, with the values of a message's context added.
-func within(tx, msg context.Context) context.Context { return &withinTx{Context: tx, msg: msg} }
+// withValues returns the context of a transaction, with the values of a message's context added.
+func withValues(tx, msg context.Context) context.Context { return &valuesOf{Context: tx, msg: msg} }
 
-type withinTx struct {
+type valuesOf struct {
 	context.Context
 	msg context.Context
 }
 
 // Value prefers the value of the transaction's context.
-func (c *withinTx) Value(key any) any {
+func (c *valuesOf) Value(key any) any {
 	if v := c.Context.Value(key); v != nil {
 		return v
 	}

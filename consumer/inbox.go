@@ -77,6 +77,16 @@ func (i *Inbox[TX]) Logger() *slog.Logger { return i.log }
 // HasOutbox tells whether handlers can write events.
 func (i *Inbox[TX]) HasOutbox() bool { return i.outbox != nil }
 
+// Publisher returns a Watermill publisher of the inbox's outbox, which writes in the transactions of
+// handlers and elsewhere; see [producer.Outbox.Publisher]. Without an outbox the error is
+// [ErrNoOutbox].
+func (i *Inbox[TX]) Publisher(cfg producer.PublisherConfig) (message.Publisher, error) {
+	if i.outbox == nil {
+		return nil, ErrNoOutbox
+	}
+	return i.outbox.Publisher(cfg)
+}
+
 // Handle makes fn a consumer under the name Config.Service + "/" + name and returns its handler.
 // Handle does no I/O. If the name is taken, the error wraps [ErrDuplicateName]. A handler is added
 // for the life of the inbox. A running Run takes new handlers in.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/google/uuid"
@@ -139,7 +140,11 @@ func (h *Handler[TX]) fromParked(m *inbox.Parked) *incoming {
 // message returns a copy of the message, which the handler may change.
 func (in *incoming) message(ctx context.Context) *message.Message {
 	msg := message.NewMessageWithContext(ctx, in.event.ID.String(), slices.Clone(in.event.Payload))
-	maps.Copy(msg.Metadata, in.metadata)
+	for name, value := range in.metadata {
+		if !strings.HasPrefix(name, transport.LocalPrefix) { // a note for the process that has sent it
+			msg.Metadata[name] = value
+		}
+	}
 	return msg
 }
 

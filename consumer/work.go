@@ -6,6 +6,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/google/uuid"
 
+	"github.com/boxpair/boxpair/internal/within"
 	"github.com/boxpair/boxpair/producer"
 	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/transport"
@@ -26,16 +27,29 @@ type Work[TX any] struct {
 	msg   *message.Message
 
 	writer *producer.Writer[TX] // nil without an outbox
-	wrote  bool                 // the writer was used
 	err    error                // forbids the commit
+	within within.Transaction   // without an outbox
 }
 
 func (h *Handler[TX]) newWork(ctx context.Context, tx TX, in *incoming) *Work[TX] {
-	w := &Work[TX]{store: h.inbox.store, tx: tx, event: in.event, msg: in.message(ctx)}
-	w.event.Payload = w.msg.Payload // the handler may change its copy: the original is parked
+	var writer *producer.Writer[TX]
 	if h.inbox.outbox != nil {
-		w.writer = h.inbox.outbox.Handling(tx, h.name, in.event)
+		writer = h.inbox.outbox.Handling(tx, h.name, in.event)
 	}
+	return h.workWith(ctx, tx, in, writer)
+}
+
+// workWith returns the work of a message. The message's context is within the transaction.
+func (h *Handler[TX]) workWith(ctx context.Context, tx TX, in *incoming, writer *producer.Writer[TX]) *Work[TX] {
+	w := &Work[TX]{store: h.inbox.store, tx: tx, event: in.event, writer: writer}
+	if writer != nil {
+		ctx = writer.Context(ctx)
+	} else {
+		w.within.Instead = "the inbox has no outbox, so pass one to consumer.New"
+		ctx = within.Context(ctx, &w.within)
+	}
+	w.msg = in.message(ctx)
+	w.event.Payload = w.msg.Payload // the handler may change its copy: the original is parked
 	return w
 }
 
@@ -47,12 +61,11 @@ func (h *Handler[TX]) newWorks(ctx context.Context, tx TX, members []*member) []
 		writer = h.inbox.outbox.HandlingTogether(tx, h.name)
 	}
 	for i, m := range members {
-		in := m.d.in
-		works[i] = &Work[TX]{store: h.inbox.store, tx: tx, event: in.event, msg: in.message(within(ctx, m.ctx))}
-		works[i].event.Payload = works[i].msg.Payload
+		var w *producer.Writer[TX]
 		if writer != nil {
-			works[i].writer = writer(in.event)
+			w = writer(m.d.in.event)
 		}
+		works[i] = h.workWith(withValues(ctx, m.ctx), tx, m.d.in, w)
 	}
 	return works
 }
@@ -77,9 +90,27 @@ func (w *Work[TX]) Writer() (*producer.Writer[TX], error) {
 		w.err = ErrNoOutbox
 		return nil, ErrNoOutbox
 	}
-	w.wrote = true
 	return w.writer, nil
 }
+
+// failed returns the error that forbids the commit, or nil.
+func (w *Work[TX]) failed() error {
+	if w.err != nil {
+		return w.err
+	}
+	return w.within.Err()
+}
+
+// end takes note that the transaction has ended.
+func (w *Work[TX]) end() {
+	w.within.End()
+	if w.writer != nil {
+		w.writer.End()
+	}
+}
+
+// wrote tells whether the handler gave events to the outbox.
+func (w *Work[TX]) wrote() bool { return w.writer != nil && w.writer.Used() }
 
 // Write writes events to the outbox in the transaction; see [producer.Writer.Write]. The dispatch
 // IDs of events without an identity of their own are children of the message's dispatch ID, in the
@@ -101,16 +132,6 @@ func (w *Work[TX]) Queue(events ...producer.Event) ([]uuid.UUID, error) {
 		return nil, err
 	}
 	return writer.Queue(events...)
-}
-
-// Publisher returns a Watermill publisher that writes to the outbox in the transaction; see
-// [producer.Writer.Publisher].
-func (w *Work[TX]) Publisher(ctx context.Context, cfg producer.PublisherConfig) (message.Publisher, error) {
-	writer, err := w.Writer()
-	if err != nil {
-		return nil, err
-	}
-	return writer.Publisher(ctx, cfg)
 }
 
 // Savepoint runs fn within a savepoint. If fn returns an error, the changes and events of fn are

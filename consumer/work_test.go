@@ -27,6 +27,10 @@ func withOutbox(t *testing.T) (*fakeStore, *producer.Outbox[*fakeTx]) {
 func TestEventsOfAHandlerAreChildrenOfItsMessage(t *testing.T) {
 	t.Parallel()
 	store, outbox := withOutbox(t)
+	published, err := outbox.Publisher(producer.PublisherConfig{NoKey: true})
+	if err != nil {
+		t.Fatal(err)
+	}
 	tries := 0
 	r := newRig(t, setup{store: store, outbox: outbox, fn: func(ctx context.Context, w *work, _ *message.Message) error {
 		if _, err := w.Queue(producer.Event{Topic: "reserved"}); err != nil {
@@ -35,11 +39,7 @@ func TestEventsOfAHandlerAreChildrenOfItsMessage(t *testing.T) {
 		if _, err := w.Write(ctx, producer.Event{Topic: "counted"}); err != nil {
 			return err
 		}
-		pub, err := w.Publisher(ctx, producer.PublisherConfig{NoKey: true})
-		if err != nil {
-			return err
-		}
-		if err := pub.Publish("published", message.NewMessage("any", nil)); err != nil {
+		if err := published.Publish("published", message.NewMessageWithContext(ctx, "any", nil)); err != nil {
 			return err
 		}
 		if _, err := w.Queue(producer.Event{Topic: "last"}); err != nil {
@@ -75,10 +75,6 @@ func TestHandlerThatWritesWithoutAnOutboxCannotCommit(t *testing.T) {
 			_, err := w.Queue(producer.Event{Topic: "reserved"})
 			return err
 		},
-		"Publisher": func(ctx context.Context, w *work) error {
-			_, err := w.Publisher(ctx, producer.PublisherConfig{NoKey: true})
-			return err
-		},
 		"Writer": func(_ context.Context, w *work) error {
 			_, err := w.Writer()
 			return err
@@ -98,6 +94,39 @@ func TestHandlerThatWritesWithoutAnOutboxCannotCommit(t *testing.T) {
 			r.consume(msg(1))
 			r.wantDone(number(1), 0)
 			r.wantStates(inbox.Retrying)
+		})
+	}
+}
+
+// TestHandlerThatPublishesToAnotherOutboxCannotCommit: the event would be lost if the handler
+// ignored the error, and a transaction of its own would outlive a failed attempt.
+func TestHandlerThatPublishesToAnotherOutboxCannotCommit(t *testing.T) {
+	t.Parallel()
+	for name, with := range map[string]bool{"with an outbox": true, "without": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := setup{handler: consumer.HandlerConfig{QuickAttempts: 1}}
+			if with {
+				s.store, s.outbox = withOutbox(t)
+			}
+			store, other := withOutbox(t)
+			publisher, err := other.Publisher(producer.PublisherConfig{NoKey: true, MessageID: true, OwnTransaction: true})
+			if err != nil {
+				t.Fatal(err)
+			}
+			s.fn = func(_ context.Context, _ *work, msg *message.Message) error {
+				if err := publisher.Publish("out", message.NewMessageWithContext(msg.Context(), "m", nil)); !errors.Is(err, producer.ErrNoTransaction) {
+					t.Errorf("error %v", err)
+				}
+				return nil // swallowed
+			}
+			r := newRig(t, s)
+			r.consume(msg(1))
+			r.wantDone(number(1), 0)
+			r.wantStates(inbox.Retrying)
+			if n := len(store.written()); n > 0 {
+				t.Errorf("%d events were written", n)
+			}
 		})
 	}
 }

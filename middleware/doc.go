@@ -18,6 +18,9 @@
 //	w, ok := middleware.WorkFrom[pgx.Tx](msg.Context())
 //	_, err := w.DB().Exec(msg.Context(), `UPDATE stock …`)
 //
+// A publisher of the outbox ([producer.Outbox.Publisher]), or an event bus over it, publishes in
+// the same transaction, with the message's context.
+//
 // New code should use [consumer.Inbox.Handle], where the transaction is a parameter.
 //
 // # Guarantees

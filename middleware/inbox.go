@@ -77,7 +77,11 @@ func Inbox[TX any](inbox *consumer.Inbox[TX], cfg Config) (message.HandlerMiddle
 		return nil, fmt.Errorf("inbox middleware config: %w", err)
 	}
 	ready := make(chan struct{})
-	p := &plain[TX]{cfg: cfg, ready: ready}
+	p, err := newPlain(inbox, cfg)
+	if err != nil {
+		return nil, err
+	}
+	p.ready = ready
 	cfg.Handler.Ready = ready
 	handler, err := inbox.Handle(cfg.Name, p.handle, cfg.Handler)
 	if err != nil {
@@ -106,7 +110,11 @@ func Wrap[TX any](inbox *consumer.Inbox[TX], cfg Config, fn message.HandlerFunc)
 	if err != nil {
 		return nil, fmt.Errorf("inbox middleware config: %w", err)
 	}
-	p := &plain[TX]{cfg: cfg, next: fn}
+	p, err := newPlain(inbox, cfg)
+	if err != nil {
+		return nil, err
+	}
+	p.next = fn
 	handler, err := inbox.Handle(cfg.Name, p.handle, cfg.Handler)
 	if err != nil {
 		return nil, err
@@ -116,13 +124,24 @@ func Wrap[TX any](inbox *consumer.Inbox[TX], cfg Config, fn message.HandlerFunc)
 
 // plain runs a Watermill handler as the handler of a consumer.
 type plain[TX any] struct {
-	cfg   Config
-	ready chan struct{} // closed when next is set
-	once  sync.Once
-	next  message.HandlerFunc
+	topic     string            // of the messages that the handler returns
+	publisher message.Publisher // nil without topic
+	ready     chan struct{}     // closed when next is set
+	once      sync.Once
+	next      message.HandlerFunc
 
 	looked atomic.Bool            // look has seen the calls between inbox and handler
 	inside atomic.Pointer[string] // name of a forbidden middleware between them
+}
+
+func newPlain[TX any](inbox *consumer.Inbox[TX], cfg Config) (*plain[TX], error) {
+	p := &plain[TX]{topic: cfg.PublishTopic}
+	if p.topic == "" {
+		return p, nil
+	}
+	var err error
+	p.publisher, err = inbox.Publisher(producer.PublisherConfig{Key: cfg.Key, NoKey: cfg.NoKey})
+	return p, err
 }
 
 // adopt sets the handler, and tells whether it is the first.
@@ -147,14 +166,13 @@ func (p *plain[TX]) handle(ctx context.Context, w *consumer.Work[TX], msg *messa
 	if len(produced) == 0 {
 		return nil
 	}
-	if p.cfg.PublishTopic == "" {
+	if p.publisher == nil {
 		return fmt.Errorf("%w: set PublishTopic, and pass an outbox to consumer.New", ErrNotCommitted)
 	}
-	publisher, err := w.Publisher(ctx, producer.PublisherConfig{Key: p.cfg.Key, NoKey: p.cfg.NoKey})
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrNotCommitted, err)
+	for _, msg := range produced {
+		msg.SetContext(ctx)
 	}
-	if err := publisher.Publish(p.cfg.PublishTopic, produced...); err != nil {
+	if err := p.publisher.Publish(p.topic, produced...); err != nil {
 		return fmt.Errorf("write the handler's messages: %w", explain(err))
 	}
 	return nil

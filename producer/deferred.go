@@ -42,6 +42,7 @@ func (w *Writer[TX]) Reschedule(ctx context.Context, at time.Time, ids ...uuid.U
 }
 
 func (w *Writer[TX]) changeDeferred(ctx context.Context, ids []uuid.UUID, change func(ctx context.Context) ([]uuid.UUID, error)) ([]uuid.UUID, error) {
+	w.used = w.used || len(ids) > 0
 	if err := w.Flush(ctx); err != nil {
 		return nil, err
 	}

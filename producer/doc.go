@@ -9,6 +9,27 @@
 // not random (package idgen): code that runs again writes the same events, and the outbox
 // recognizes them.
 //
+// Code that publishes through Watermill uses [Outbox.Publisher]. The publisher is made once, and
+// finds the transaction in the context of each message. An event bus of Watermill's cqrs component
+// takes keys and identities from the types of events:
+//
+//	func (e *OrderPlaced) EventKey() string { return e.Order }
+//	func (e *OrderPlaced) EventIdentity() producer.Identity {
+//		return producer.Identity{Source: "order/" + e.Order, Version: e.Version}
+//	}
+//
+//	publisher, err := outbox.Publisher(producer.PublisherConfig{})
+//	bus, err := cqrs.NewEventBusWithConfig(publisher, cqrs.EventBusConfig{
+//		Marshaler: cqrs.CommandEventMarshalerDecorator{
+//			CommandEventMarshaler: cqrs.JSONMarshaler{},
+//			DecorateFunc:          producer.Describe,
+//		}, …
+//	})
+//	err = outbox.Transact(ctx, func(ctx context.Context, w *producer.Writer[pgx.Tx]) error {
+//		…
+//		return bus.Publish(ctx, &OrderPlaced{…})
+//	})
+//
 // # Publishing
 //
 // A relay (package producer/relay) publishes committed events, in the service's process or in a

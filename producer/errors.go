@@ -10,6 +10,9 @@ import (
 )
 
 var (
+	// ErrNoTransaction is wrapped if a message is published outside of a transaction of the outbox,
+	// or after its end. Nothing was written.
+	ErrNoTransaction = errors.New("no transaction of the outbox in the context (nor OwnTransaction)")
 
 	// ErrNoIdentity is wrapped for an event from which no dispatch ID can be computed, or whose
 	// Source has neither a Version of at least 1 nor an IdempotencyKey.
@@ -21,6 +24,9 @@ var (
 	// would apply them. Filter.Force and Replay.Force send the events all the same.
 	ErrBeyondHorizon = errors.New("re-send horizon is over, consumers may have forgotten the event: use Force to send it all the same")
 )
+
+// errEnded is the error of a writer after the end of its transaction.
+var errEnded = fmt.Errorf("%w: the transaction that the context was in has ended", ErrNoTransaction)
 
 // named adds to a conflict the name of the conflicting event, a member of records.
 func named(err error, records []outbox.Record) error {

@@ -168,7 +168,8 @@ func (o *Outbox[TX]) HandlingTogether(tx TX, consumer string) func(cause transpo
 	}
 }
 
-// Transact runs fn in a new transaction and commits if fn returns nil. Events queued by fn are
+// Transact runs fn in a new transaction and commits if fn returns nil. The context that fn gets is
+// within the transaction, for publishers ([Outbox.Publisher]). Events queued by fn are
 // written just before the commit, or together with the commit by a [outbox.CommitStore]. A
 // transaction that conflicts with another transaction is run again from the start, with a new
 // writer, after a short random wait, at most Config.MaxTransactAttempts times. So fn must not have
@@ -208,7 +209,8 @@ func (o *Outbox[TX]) transactOnce(ctx context.Context, fn func(ctx context.Conte
 		w := o.newWriter(tx)
 		w.flushes = true
 		defer func() { late = w.late }()
-		if err := fn(ctx, w); err != nil {
+		defer w.End()
+		if err := fn(w.Context(ctx), w); err != nil {
 			return err
 		}
 		if err := fault.Hit(ctx, fault.BeforeEvent); err != nil {
@@ -279,5 +281,7 @@ func (o *Outbox[TX]) RelaySource() wakeup.Source {
 }
 
 func (o *Outbox[TX]) newWriter(tx TX) *Writer[TX] {
-	return &Writer[TX]{outbox: o, tx: tx, token: uuid.New(), queued: new([]outbox.Record)}
+	w := &Writer[TX]{outbox: o, tx: tx, token: uuid.New(), queued: new([]outbox.Record)}
+	w.within.Writer = w
+	return w
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/boxpair/boxpair/idgen"
+	"github.com/boxpair/boxpair/internal/within"
 	"github.com/boxpair/boxpair/producer/internal/wakeup"
 	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/transport"
@@ -25,6 +26,8 @@ type Writer[TX any] struct {
 	consumer string    // the consumer that handles cause
 	cause    *transport.Event
 	flushes  bool // Flush is called before the commit
+	used     bool // events were given to the writer
+	within   within.Transaction
 
 	next    map[sequence]int
 	counted []sequence       // the sequences of the events in order, for uncount
@@ -44,6 +47,9 @@ type sequence struct {
 
 // DB returns the transaction: within [Writer.Savepoint], the transaction of the savepoint.
 func (w *Writer[TX]) DB() TX { return w.tx }
+
+// Used tells whether the writer was given events to write or to change.
+func (w *Writer[TX]) Used() bool { return w.used }
 
 // Write writes events in order, in one round trip (two with Config.LockKeys), and returns for each
 // event the dispatch ID and whether the event was known. If an event is not valid, nothing is
@@ -95,8 +101,8 @@ func (w *Writer[TX]) Queue(events ...Event) ([]uuid.UUID, error) {
 // Flush writes the queued events. If an earlier write has made the transaction unusable, Flush
 // returns the error of that write, even if its caller ignored the error.
 func (w *Writer[TX]) Flush(ctx context.Context) error {
-	if w.err != nil || len(*w.queued) == 0 {
-		return w.err
+	if err := w.failed(); err != nil || len(*w.queued) == 0 {
+		return err
 	}
 	records := *w.queued
 	*w.queued = nil
@@ -112,7 +118,7 @@ func (w *Writer[TX]) Flush(ctx context.Context) error {
 func (w *Writer[TX]) FlushAtCommit(ctx context.Context) error {
 	store, ok := w.outbox.store.(outbox.CommitStore[TX])
 	records := *w.queued
-	if !ok || w.err != nil || len(records) == 0 {
+	if !ok || w.failed() != nil || len(records) == 0 {
 		return w.Flush(ctx)
 	}
 	if err := w.lockAll(ctx, records); err != nil {
@@ -134,8 +140,8 @@ func (w *Writer[TX]) FlushAtCommit(ctx context.Context) error {
 // FlushTogether returns the error.
 func FlushTogether[TX any](ctx context.Context, writers []*Writer[TX]) error {
 	for _, w := range writers {
-		if w.err != nil {
-			return w.err
+		if err := w.failed(); err != nil {
+			return err
 		}
 	}
 	if len(writers) == 0 || len(*writers[0].queued) == 0 {
@@ -178,6 +184,10 @@ func (w *Writer[TX]) Savepoint(ctx context.Context, fn func(ctx context.Context,
 
 // records makes events ready to be stored, all or none.
 func (w *Writer[TX]) records(events []Event) ([]outbox.Record, error) {
+	if w.within.Ended() {
+		return nil, errEnded
+	}
+	w.used = w.used || len(events) > 0
 	counted, now := len(w.counted), time.Now()
 	records := make([]outbox.Record, len(events))
 	for i := range events {
@@ -347,6 +357,14 @@ func (w *Writer[TX]) lock(ctx context.Context, records []outbox.Record) error {
 		return fmt.Errorf("lock keys: %w", err)
 	}
 	return nil
+}
+
+// failed returns the error that forbids the commit, or nil.
+func (w *Writer[TX]) failed() error {
+	if w.err != nil {
+		return w.err
+	}
+	return w.within.Err()
 }
 
 func (w *Writer[TX]) fail(err error) error {

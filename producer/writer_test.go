@@ -9,7 +9,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/google/uuid"
 
 	"github.com/boxpair/boxpair/idgen"
@@ -237,10 +236,6 @@ func TestASourceAloneIsNoIdentity(t *testing.T) {
 	if _, err := outbox.Handling(&fakeTx{}, "audit", cause).Write(t.Context(), login); !errors.Is(err, producer.ErrNoIdentity) {
 		t.Errorf("in a handler: %v", err)
 	}
-	publisher := producer.PublisherConfig{NoKey: true, Source: "user/42"}
-	if _, err := outbox.Tx(tx).Publisher(t.Context(), publisher); !errors.Is(err, producer.ErrNoIdentity) || !strings.Contains(err.Error(), "Version: 0") {
-		t.Errorf("of a publisher: %v", err)
-	}
 	if len(tx.records) != 0 {
 		t.Errorf("%d events were written", len(tx.records))
 	}
@@ -310,75 +305,6 @@ func TestLockKeysLocksEachKeyOnceInOrder(t *testing.T) {
 	}
 	if strings.Join(tx.locked, " ") != "a b" {
 		t.Errorf("locked %q, want a b", tx.locked)
-	}
-}
-
-func TestPublisherMustBeToldKeyAndIdentity(t *testing.T) {
-	t.Parallel()
-	outbox := newOutbox(t, &fakeEvents{}, producer.Config{})
-	key := func(string, *message.Message) string { return "k" }
-	for name, cfg := range map[string]producer.PublisherConfig{
-		"neither Key nor NoKey":    {Source: "s", Version: 1},
-		"both Key and NoKey":       {Source: "s", Version: 1, Key: key, NoKey: true},
-		"no identity":              {Key: key},
-		"two identities":           {Key: key, Source: "s", Version: 1, MessageID: true},
-		"a Source alone":           {Key: key, Source: "s"},
-		"a Version below 1":        {Key: key, Source: "s", Version: -1},
-		"a Version without Source": {Key: key, Version: 1, MessageID: true},
-	} {
-		if _, err := outbox.Tx(&fakeTx{}).Publisher(t.Context(), cfg); err == nil && name != "a Version without Source" {
-			t.Errorf("%s was accepted", name)
-		}
-	}
-	w := outbox.Handling(&fakeTx{}, "c", transport.Event{ID: uuid.New()})
-	if _, err := w.Publisher(t.Context(), producer.PublisherConfig{NoKey: true}); err != nil {
-		t.Errorf("in a handler the cause is the identity: %v", err)
-	}
-}
-
-func TestPublisherWritesMessagesAsEvents(t *testing.T) {
-	t.Parallel()
-	tx := &fakeTx{}
-	w := newOutbox(t, &fakeEvents{}, producer.Config{}).Tx(tx)
-	publisher, err := w.Publisher(t.Context(), producer.PublisherConfig{
-		MessageID: true,
-		Key:       func(_ string, msg *message.Message) string { return msg.Metadata["customer"] },
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	msg := message.NewMessage("m-1", []byte("body"))
-	msg.Metadata = message.Metadata{"customer": "c", "name": "Placed", transport.MetaCorrelationID: "corr", transport.MetaDigest: "of another"}
-	if err := publisher.Publish("order", msg); err != nil {
-		t.Fatal(err)
-	}
-	r := tx.records[0]
-	if r.ID != idgen.OfKey("orders", "message", "m-1", 0) || r.Key != "c" || r.CorrelationID != "corr" || string(r.Payload) != "body" {
-		t.Errorf("record %+v", r)
-	}
-	if len(r.Headers) != 2 || r.Headers["name"] != "Placed" {
-		t.Errorf("headers %v", r.Headers)
-	}
-}
-
-func TestMessagePublishedTwiceInOneTransactionIsOneEvent(t *testing.T) {
-	t.Parallel()
-	tx := &fakeTx{}
-	w := newOutbox(t, &fakeEvents{}, producer.Config{}).Tx(tx)
-	publisher, err := w.Publisher(t.Context(), producer.PublisherConfig{MessageID: true, NoKey: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	msg := message.NewMessage("m-1", []byte("body"))
-	for range 2 {
-		if err := publisher.Publish("order", msg); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, r := range tx.records {
-		if r.ID != idgen.OfKey("orders", "message", "m-1", 0) || r.Index != 0 {
-			t.Errorf("record has ID %s and index %d, want those of the first", r.ID, r.Index)
-		}
 	}
 }
 

@@ -65,18 +65,16 @@ func (t *Telemetry) Queue(ctx context.Context, w Queuer, events ...producer.Even
 
 // Outgoing returns a publisher that gives each message a span, puts the span's context into a copy
 // of the message, and passes the copy to publisher. It is for code that writes to the outbox
-// through Watermill, with the publisher of a transaction ([producer.Writer.Publisher]). The span's
-// parent is the message's traceparent, if set, then the span in the message's context, then the
-// span in ctx. The caller's messages are not changed. Close closes publisher.
-func (t *Telemetry) Outgoing(ctx context.Context, publisher message.Publisher) message.Publisher {
-	return &outgoing{Publisher: publisher, ctx: ctx, t: t}
+// through Watermill ([producer.Outbox.Publisher]). The span's parent is the message's traceparent,
+// if set, then the span in the message's context. The caller's messages are not changed. Close
+// closes publisher.
+func (t *Telemetry) Outgoing(publisher message.Publisher) message.Publisher {
+	return &outgoing{Publisher: publisher, t: t}
 }
 
-// outgoing keeps a context, since Watermill's Publisher takes none.
 type outgoing struct {
 	message.Publisher
-	ctx context.Context //nolint:containedctx // the transaction's
-	t   *Telemetry
+	t *Telemetry
 }
 
 // Publish implements [message.Publisher].
@@ -85,11 +83,8 @@ func (p *outgoing) Publish(topic string, messages ...*message.Message) error {
 	defer c.end()
 	traced := make([]*message.Message, len(messages))
 	for i, msg := range messages {
-		ctx := p.ctx
-		if span := trace.SpanFromContext(msg.Context()); span.SpanContext().IsValid() {
-			ctx = trace.ContextWithSpan(ctx, span)
-		}
-		m := message.NewMessageWithContext(msg.Context(), msg.UUID, msg.Payload)
+		ctx := msg.Context()
+		m := message.NewMessageWithContext(ctx, msg.UUID, msg.Payload)
 		maps.Copy(m.Metadata, msg.Metadata)
 		c.spans[i] = p.t.enqueue(ctx, topic, m.Metadata[transport.MetaCorrelationID], m.Metadata[transport.MetaTraceParent], m.Metadata[transport.MetaTraceState])
 		carry(ctx, m, c.spans[i])

@@ -115,10 +115,11 @@ func TestMessagesWrittenThroughWatermillAreTraced(t *testing.T) {
 	msg := message.NewMessage(uuid.NewString(), []byte("placed"))
 	msg.Metadata["user"] = "7"
 	publish := func(cfg producer.PublisherConfig) error {
-		return s.outbox.Transact(ctx, func(ctx context.Context, w *writer) error {
-			p, err := w.Publisher(ctx, cfg)
-			ok(t, err)
-			return s.tel.Outgoing(ctx, p).Publish("order.placed", msg)
+		p, err := s.outbox.Publisher(cfg)
+		ok(t, err)
+		return s.outbox.Transact(ctx, func(ctx context.Context, _ *writer) error {
+			msg.SetContext(ctx)
+			return s.tel.Outgoing(p).Publish("order.placed", msg)
 		})
 	}
 	ok(t, publish(producer.PublisherConfig{NoKey: true, MessageID: true}))

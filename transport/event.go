@@ -17,6 +17,8 @@ import (
 const (
 	// ReservedPrefix begins every name that belongs to this contract.
 	ReservedPrefix = "boxpair-"
+	// LocalPrefix begins reserved names of metadata that is for the process alone.
+	LocalPrefix = ReservedPrefix + "local-"
 
 	MetaKey           = "boxpair-key"            // partition and ordering key
 	MetaType          = "boxpair-type"           // name of the event's type

@@ -1,5 +1,5 @@
-// Command cqrs runs Watermill's CQRS component over an outbox and an inbox. Its event bus publishes
-// in the transaction of the change. Its event processor handles every event in the transaction of
+// Command cqrs runs Watermill's CQRS component over an outbox and an inbox. Its one event bus
+// publishes in the transaction of the change. Its event processor handles every event in the transaction of
 // the event's inbox row, and an event that a handler publishes leaves with that transaction. The
 // program runs on a SQLite file, in one process. Each event is delivered twice, and has one effect.
 package main
@@ -38,54 +38,51 @@ type StockReserved struct {
 	Order string `json:"order"`
 }
 
-// keyOf keeps the events of one order in order. Watermill's component has no keys, so the marshaler
-// puts the key into the metadata.
-func keyOf(_ string, msg *message.Message) string { return msg.Metadata["order"] }
+// The events of one order keep their order.
+func (e *OrderPlaced) EventKey() string   { return e.Order }
+func (e *StockReserved) EventKey() string { return e.Order }
+
+// EventIdentity names the event: an order is placed once. StockReserved needs no identity, since
+// its dispatch ID is a child of the handled event's ID.
+func (e *OrderPlaced) EventIdentity() producer.Identity {
+	return producer.Identity{Source: "order/" + e.Order, Version: 1}
+}
 
 var marshaler = cqrs.CommandEventMarshalerDecorator{
 	CommandEventMarshaler: cqrs.JSONMarshaler{GenerateName: cqrs.StructName},
-	DecorateFunc: func(v any, msg *message.Message) error {
-		switch e := v.(type) {
-		case *OrderPlaced:
-			msg.Metadata["order"] = e.Order
-		case *StockReserved:
-			msg.Metadata["order"] = e.Order
-		default:
-			return fmt.Errorf("event %T has no key", v)
-		}
-		return nil
-	},
+	DecorateFunc:          producer.Describe, // passes on EventKey and EventIdentity
 }
 
-// publish publishes event through an event bus that is made for the transaction.
-func publish(ctx context.Context, publisher message.Publisher, event any) error {
+// service is the code of the service, with an event bus for all of its transactions and handlers.
+type service struct {
+	outbox *producer.Outbox[*sql.Tx]
+	bus    *cqrs.EventBus
+}
+
+func newService(outbox *producer.Outbox[*sql.Tx]) (*service, error) {
+	publisher, err := outbox.Publisher(producer.PublisherConfig{})
+	if err != nil {
+		return nil, err
+	}
 	bus, err := cqrs.NewEventBusWithConfig(publisher, cqrs.EventBusConfig{
 		GeneratePublishTopic: func(p cqrs.GenerateEventPublishTopicParams) (string, error) { return p.EventName, nil },
 		Marshaler:            marshaler,
 	})
-	if err != nil {
-		return err
-	}
-	return bus.Publish(ctx, event)
+	return &service{outbox: outbox, bus: bus}, err
 }
 
 // placeOrder writes an order and publishes OrderPlaced.
-func placeOrder(ctx context.Context, outbox *producer.Outbox[*sql.Tx], order, item string) error {
-	return outbox.Transact(ctx, func(ctx context.Context, w *producer.Writer[*sql.Tx]) error {
+func (s *service) placeOrder(ctx context.Context, order, item string) error {
+	return s.outbox.Transact(ctx, func(ctx context.Context, w *producer.Writer[*sql.Tx]) error {
 		if _, err := w.DB().ExecContext(ctx, `INSERT INTO orders VALUES (?, ?)`, order, item); err != nil {
 			return err
 		}
-		publisher, err := w.Publisher(ctx, producer.PublisherConfig{Source: "order/" + order, Version: 1, Key: keyOf})
-		if err != nil {
-			return err
-		}
-		return publish(ctx, publisher, &OrderPlaced{Order: order, Item: item})
+		return s.bus.Publish(ctx, &OrderPlaced{Order: order, Item: item})
 	})
 }
 
-// reserve reserves stock for an order and publishes StockReserved. That event needs no identity:
-// its dispatch ID is a child of the handled event's ID.
-func reserve(ctx context.Context, event *OrderPlaced) error {
+// reserve reserves stock for an order and publishes StockReserved.
+func (s *service) reserve(ctx context.Context, event *OrderPlaced) error {
 	w, ok := middleware.WorkFrom[*sql.Tx](ctx)
 	if !ok {
 		return errors.New("reserve runs outside an inbox")
@@ -93,15 +90,11 @@ func reserve(ctx context.Context, event *OrderPlaced) error {
 	if _, err := w.DB().ExecContext(ctx, `UPDATE stock SET left = left - 1 WHERE item = ?`, event.Item); err != nil {
 		return err
 	}
-	publisher, err := w.Publisher(ctx, producer.PublisherConfig{Key: keyOf})
-	if err != nil {
-		return err
-	}
-	return publish(ctx, publisher, &StockReserved{Order: event.Order})
+	return s.bus.Publish(ctx, &StockReserved{Order: event.Order})
 }
 
 // confirm confirms an order whose stock is reserved.
-func confirm(ctx context.Context, event *StockReserved) error {
+func (s *service) confirm(ctx context.Context, event *StockReserved) error {
 	w, ok := middleware.WorkFrom[*sql.Tx](ctx)
 	if !ok {
 		return errors.New("confirm runs outside an inbox")
@@ -111,7 +104,7 @@ func confirm(ctx context.Context, event *StockReserved) error {
 }
 
 // addHandlers gives each handler of the event processor an inbox middleware of its own.
-func addHandlers(router *message.Router, broker *memory.Broker, inbox *consumer.Inbox[*sql.Tx]) error {
+func (s *service) addHandlers(router *message.Router, broker *memory.Broker, inbox *consumer.Inbox[*sql.Tx]) error {
 	processor, err := cqrs.NewEventProcessorWithConfig(router, cqrs.EventProcessorConfig{
 		GenerateSubscribeTopic: func(p cqrs.EventProcessorGenerateSubscribeTopicParams) (string, error) { return p.EventName, nil },
 		SubscriberConstructor: func(p cqrs.EventProcessorSubscriberConstructorParams) (message.Subscriber, error) {
@@ -123,8 +116,8 @@ func addHandlers(router *message.Router, broker *memory.Broker, inbox *consumer.
 		return err
 	}
 	for _, h := range []cqrs.EventHandler{
-		cqrs.NewEventHandler("reserve", reserve),
-		cqrs.NewEventHandler("confirm", confirm),
+		cqrs.NewEventHandler("reserve", s.reserve),
+		cqrs.NewEventHandler("confirm", s.confirm),
 	} {
 		handler, err := processor.AddHandler(h)
 		if err != nil {
@@ -193,7 +186,11 @@ func run(ctx context.Context, path string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if err := addHandlers(router, broker, inbox); err != nil { //nolint:contextcheck // each message has its own context
+	shop, err := newService(outbox)
+	if err != nil {
+		return err
+	}
+	if err := shop.addHandlers(router, broker, inbox); err != nil { //nolint:contextcheck // each message has its own context
 		return err
 	}
 
@@ -208,7 +205,7 @@ func run(ctx context.Context, path string, out io.Writer) error {
 		})
 	}
 	<-router.Running()
-	if err := placeOrder(ctx, outbox, "42", "lamp"); err != nil {
+	if err := shop.placeOrder(ctx, "42", "lamp"); err != nil {
 		return err
 	}
 	for range 2 { // the order's event, then the one that its handler emits; a service calls Run

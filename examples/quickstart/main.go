@@ -108,7 +108,8 @@ func run(ctx context.Context, path string) error {
 		inbox.Run,   // retries parked messages, and forgets old dispatch IDs
 		router.Run,  // Watermill's: receives messages
 	}
-	err = errors.Join(createTables(ctx, db), addWrapped(router, inbox, broker.Subscriber("bill")))
+	publisher, err := newPublisher(outbox)
+	err = errors.Join(err, createTables(ctx, db), addWrapped(router, inbox, broker.Subscriber("bill")))
 	if err != nil {
 		return err
 	}
@@ -124,7 +125,7 @@ func run(ctx context.Context, path string) error {
 		})
 	}
 	<-router.Running()
-	if err := errors.Join(placeOrder(ctx, outbox, "42"), publishOrder(ctx, db, outbox, "43")); err != nil {
+	if err := errors.Join(placeOrder(ctx, outbox, "42"), publishOrder(ctx, db, outbox, publisher, "43")); err != nil {
 		return err
 	}
 	return waitForBoth(ctx, db)

@@ -13,9 +13,18 @@ import (
 	"github.com/boxpair/boxpair/producer"
 )
 
-// publishOrder stands for existing code that publishes in a transaction of its own. It gets a
-// Watermill publisher that writes to the outbox.
-func publishOrder(ctx context.Context, db *sql.DB, outbox *producer.Outbox[*sql.Tx], id string) (err error) {
+// newPublisher returns the Watermill publisher of a service, which writes to the outbox.
+func newPublisher(outbox *producer.Outbox[*sql.Tx]) (message.Publisher, error) {
+	return outbox.Publisher(producer.PublisherConfig{
+		Key: func(_ string, msg *message.Message) string { return string(msg.Payload) },
+		Identity: func(topic string, msg *message.Message) producer.Identity {
+			return producer.Identity{Source: topic + "/" + string(msg.Payload), Version: 1}
+		},
+	})
+}
+
+// publishOrder stands for existing code that publishes in a transaction of its own.
+func publishOrder(ctx context.Context, db *sql.DB, outbox *producer.Outbox[*sql.Tx], publisher message.Publisher, id string) (err error) {
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
 		return err
@@ -28,14 +37,9 @@ func publishOrder(ctx context.Context, db *sql.DB, outbox *producer.Outbox[*sql.
 	if _, err := tx.ExecContext(ctx, `INSERT INTO orders VALUES ($1)`, id); err != nil {
 		return err
 	}
-	publisher, err := outbox.Tx(tx).Publisher(ctx, producer.PublisherConfig{
-		Key:    func(_ string, msg *message.Message) string { return string(msg.Payload) },
-		Source: "order/" + id, Version: 1,
-	})
-	if err != nil {
-		return err
-	}
-	err = publisher.Publish("order.placed", message.NewMessage(watermill.NewUUID(), []byte(id)))
+	ctx = outbox.WithTx(ctx, tx) // once for each transaction
+	msg := message.NewMessageWithContext(ctx, watermill.NewUUID(), []byte(id))
+	err = publisher.Publish("order.placed", msg)
 	if err != nil {
 		return err
 	}

@@ -214,7 +214,7 @@ var handling = []Mutant{
 		Broken: "A handler that ignores the error of a write without an outbox commits.",
 		File:   "consumer/work.go",
 		Old:    `		w.err = ErrNoOutbox`,
-		New:    `		w.wrote = false`,
+		New:    `		_ = w.err`,
 		Test:   Test{"consumer", "TestHandlerThatWritesWithoutAnOutboxCannotCommit"},
 	},
 	{
