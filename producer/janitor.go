@@ -114,6 +114,9 @@ func NewJanitor(store outbox.JanitorStore, cfg JanitorConfig) (*Janitor, error) 
 	return &Janitor{store: store, cfg: cfg}, nil
 }
 
+// Janitor returns a janitor of the outbox's store; see [NewJanitor].
+func (o *Outbox[TX]) Janitor(cfg JanitorConfig) (*Janitor, error) { return NewJanitor(o.store, cfg) }
+
 // Run removes rows past their retention, at once and then after each JanitorConfig.Interval, until
 // ctx ends, and returns nil. An error of the database ends the pass and is logged; the next pass
 // goes on.

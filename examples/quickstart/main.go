@@ -11,12 +11,12 @@ import (
 	"log"
 	"os"
 	"path/filepath"
-	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/boxpair/boxpair"
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/producer"
 	"github.com/boxpair/boxpair/producer/relay"
@@ -83,10 +83,6 @@ func run(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	janitor, err := producer.NewJanitor(store, producer.JanitorConfig{})
-	if err != nil {
-		return err
-	}
 	inbox, err := consumer.New(store, outbox, consumer.Config{Service: "warehouse"})
 	if err != nil {
 		return err
@@ -101,34 +97,25 @@ func run(ctx context.Context, path string) error {
 	}
 	router.AddConsumerHandler("ship", "order.placed", broker.Subscriber("ship"), ship.Consume)
 
-	parts := []func(context.Context) error{
-		relay.Run,   // publishes committed events
-		outbox.Run,  // wakes relays in other processes
-		janitor.Run, // removes events 7 days after their delivery
-		inbox.Run,   // retries parked messages, and forgets old dispatch IDs
-		router.Run,  // Watermill's: receives messages
-	}
 	publisher, err := newPublisher(outbox)
 	err = errors.Join(err, createTables(ctx, db), addWrapped(router, inbox, broker.Subscriber("bill")))
 	if err != nil {
 		return err
 	}
 	ctx, stop := context.WithTimeout(ctx, 30*time.Second)
-	var running sync.WaitGroup
-	defer running.Wait()
 	defer stop()
-	for _, part := range parts {
-		running.Go(func() {
-			if err := part(ctx); err != nil {
-				log.Print(err)
-			}
-		})
-	}
-	<-router.Running()
-	if err := errors.Join(placeOrder(ctx, outbox, "42"), publishOrder(ctx, db, outbox, publisher, "43")); err != nil {
-		return err
-	}
-	return waitForBoth(ctx, db)
+	shopped := make(chan error, 1)
+	go func() { // two customers
+		err := errors.Join(placeOrder(ctx, outbox, "42"), publishOrder(ctx, db, outbox, publisher, "43"))
+		if err == nil {
+			err = waitForBoth(ctx, db)
+		}
+		shopped <- err
+		stop() // another service waits for a signal
+	}()
+	service := boxpair.Group{Outbox: outbox, Relay: relay, Inbox: inbox, Router: router}
+	err = service.Run(ctx)
+	return errors.Join(err, <-shopped)
 }
 
 // createTables makes the tables of the service.

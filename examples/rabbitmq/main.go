@@ -12,7 +12,6 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-	"sync"
 	"syscall"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -20,6 +19,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/boxpair/boxpair"
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/producer"
 	"github.com/boxpair/boxpair/producer/relay"
@@ -38,7 +38,6 @@ type shop struct {
 	outbox     *producer.Outbox[pgx.Tx]
 	inbox      *consumer.Inbox[pgx.Tx]
 	relay      *relay.Relay
-	janitor    *producer.Janitor
 	router     *message.Router
 	publisher  *amqp.Publisher
 	subscriber *amqp.Subscriber
@@ -68,13 +67,13 @@ func migrate(ctx context.Context, pool *pgxpool.Pool) error {
 func (s *shop) connect(uri string) (err error) {
 	config := amqp.DurablePubSub(uri, s.service+"."+s.handler) // the queue is order.placed_shop.ship
 	s.publisher, err = amqp.NewPublisher(amqp.PublisherConfig{
-		AMQP: config, Logger: slog.Default(),
+		AMQP:   config,
 		Queues: []amqp.Queue{{Topic: s.topic}}, // events sent before a consumer's first start wait in its queue
 	})
 	if err != nil {
 		return err
 	}
-	s.subscriber, err = amqp.NewSubscriber(amqp.SubscriberConfig{AMQP: config, Logger: slog.Default()})
+	s.subscriber, err = amqp.NewSubscriber(amqp.SubscriberConfig{AMQP: config})
 	return err
 }
 
@@ -84,7 +83,7 @@ func (s *shop) build() (err error) {
 	if err != nil {
 		return err
 	}
-	s.outbox, err = producer.New(store, producer.Config{Name: s.service, Logger: slog.Default()})
+	s.outbox, err = producer.New(store, producer.Config{Name: s.service})
 	if err != nil {
 		return err
 	}
@@ -92,11 +91,7 @@ func (s *shop) build() (err error) {
 	if err != nil {
 		return err
 	}
-	s.janitor, err = producer.NewJanitor(store, producer.JanitorConfig{Logger: slog.Default()})
-	if err != nil {
-		return err
-	}
-	s.inbox, err = consumer.New(store, s.outbox, consumer.Config{Service: s.service, Logger: slog.Default()})
+	s.inbox, err = consumer.New(store, s.outbox, consumer.Config{Service: s.service})
 	if err != nil {
 		return err
 	}
@@ -139,22 +134,9 @@ func (s *shop) ship(ctx context.Context, w *consumer.Work[pgx.Tx], msg *message.
 }
 
 // serve runs the parts until ctx ends, and returns when each part has finished its running work.
-func (s *shop) serve(ctx context.Context) {
-	var parts sync.WaitGroup
-	for name, part := range map[string]func(context.Context) error{
-		"relay":   s.relay.Run,   // publishes committed events
-		"outbox":  s.outbox.Run,  // wakes relays in other processes, which otherwise poll every half second
-		"janitor": s.janitor.Run, // removes events 7 days after their delivery
-		"inbox":   s.inbox.Run,   // retries parked messages, and forgets old dispatch IDs
-		"router":  s.router.Run,  // Watermill's: receives
-	} {
-		parts.Go(func() {
-			if err := part(ctx); err != nil {
-				slog.ErrorContext(ctx, "part of the shop has failed", "part", name, "error", err)
-			}
-		})
-	}
-	parts.Wait()
+func (s *shop) serve(ctx context.Context) error {
+	parts := boxpair.Group{Outbox: s.outbox, Relay: s.relay, Inbox: s.inbox, Router: s.router}
+	return parts.Run(ctx)
 }
 
 // close closes the connections of serve.
@@ -178,10 +160,12 @@ func run(ctx context.Context, database, broker string, n names) (err error) {
 		return err
 	}
 	ctx, stop := context.WithCancel(ctx)
-	var served sync.WaitGroup
-	served.Go(func() { s.serve(ctx) })
-	defer served.Wait()
-	defer stop()
+	served := make(chan error, 1)
+	go func() { served <- s.serve(ctx) }()
+	defer func() {
+		stop()
+		err = errors.Join(err, <-served)
+	}()
 	if err := s.place(ctx, fmt.Sprint("order-", os.Getpid())); err != nil {
 		return err
 	}
