@@ -9,3 +9,6 @@ const (
 	loads       = 16
 	turnsPlayed = 20
 )
+
+// turnsFound are seeds that have found something which the first ones have not.
+var turnsFound = []uint64{115, 225}

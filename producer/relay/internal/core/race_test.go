@@ -9,3 +9,6 @@ const (
 	loads       = 4
 	turnsPlayed = 2
 )
+
+// turnsFound is played without the race detector.
+var turnsFound []uint64

@@ -231,9 +231,6 @@ func (s *turns) watch() {
 	}
 }
 
-// turnsFound are seeds that have found something which the first ones have not.
-var turnsFound = []uint64{115, 225}
-
 // TestSimulateTurns plays schedules of turns, each with a seed of its own. BOXPAIR_SIM_SEED is the
 // seed of the first, BOXPAIR_SIM_TURNS how many are played.
 func TestSimulateTurns(t *testing.T) {
