@@ -57,7 +57,7 @@ func TestLostRepliesOfTheDatabaseAreAskedForAgain(t *testing.T) {
 		fault.Received, fault.WindowAsked, fault.Claimed, fault.BeforeHandler, fault.BeforeClaimCommit, fault.BeforeMessageParked,
 	} {
 		cell(t, string(p), calm, system.Config{Proxies: true}, func(_ *testing.T, r *rig) {
-			r.loseReplies(p, r.at(p))
+			r.loseReplies(p, r.at(p, shortLease))
 		})
 	}
 	for _, p := range []fault.Point{fault.WindowAsked, fault.Claimed, fault.BeforeClaimCommit} {
@@ -66,6 +66,10 @@ func TestLostRepliesOfTheDatabaseAreAskedForAgain(t *testing.T) {
 		})
 	}
 }
+
+// shortLease has a relay wait for the end of a lease that it does not know of, since the answer was
+// lost, for less than a chain takes to drain. A relay on a busy machine asks for its leases so late.
+func shortLease(c *child.Config) { c.LeaseTTL = 10 * time.Second }
 
 // loseReplies drops the answers of a database for a time, for a process that waits at p, and drains
 // the chain.
