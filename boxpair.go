@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -187,14 +188,13 @@ func (p *running) stop() error {
 	return nil
 }
 
-// stopAll stops the parts that were started.
+// stopAll stops the parts that were started, in the order of stopping.
 func stopAll(parts []*running) error {
+	slices.SortStableFunc(parts, func(a, b *running) int { return a.stopped - b.stopped })
 	var errs []error
-	for place := 1; place <= 5; place++ {
-		for _, p := range parts {
-			if p.stopped == place && p.cancel != nil {
-				errs = append(errs, p.stop())
-			}
+	for _, p := range parts {
+		if p.cancel != nil {
+			errs = append(errs, p.stop())
 		}
 	}
 	return errors.Join(errs...)

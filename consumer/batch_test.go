@@ -233,3 +233,31 @@ func TestEventOfABatchIsPublishedInTheContextOfItsMessage(t *testing.T) {
 		}
 	})
 }
+
+// TestEventsOfABatchAreWrittenTogetherOrForbidItsCommit: the second of two messages that are published
+// in one call is not valid, and the handler ignores the error.
+func TestEventsOfABatchAreWrittenTogetherOrForbidItsCommit(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, outbox := withOutbox(t)
+		publisher, err := outbox.Publisher(producer.PublisherConfig{NoKey: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, seen := newBatchRig(t, setup{store: store, outbox: outbox}, func(_ context.Context, b *consumer.Batch[*fakeTx], msgs []*message.Message) error {
+			if b.Len() == 2 {
+				bad := message.NewMessageWithContext(msgs[1].Context(), "m", nil)
+				bad.Metadata["header"] = strings.Repeat("x", 40<<10) // more than Config.MaxHeaders
+				if err := publisher.Publish("out", message.NewMessageWithContext(msgs[0].Context(), "m", nil), bad); err == nil {
+					t.Error("the second event was valid")
+				}
+			}
+			return nil // swallowed
+		})
+		seen.consumeAll(r, msgs(2)...)
+		seen.want(t, 1, 2, 1, 1)
+		if n := len(store.written()); n > 0 {
+			t.Errorf("%d events were written", n)
+		}
+	})
+}

@@ -146,8 +146,7 @@ func (p *publisher[TX]) publish(topic string, messages []*message.Message) error
 			return err
 		})
 	}
-	writers, err := p.writers(transactions)
-	if err != nil {
+	forbid := func(err error) error {
 		for _, t := range transactions {
 			if t != nil {
 				t.Forbid(err)
@@ -155,12 +154,19 @@ func (p *publisher[TX]) publish(topic string, messages []*message.Message) error
 		}
 		return err
 	}
+	writers, err := p.writers(transactions)
+	if err != nil {
+		return forbid(err)
+	}
 	for begin := 0; begin < len(events); { // messages that are handled together have one transaction and a writer each
 		end := begin + 1
 		for end < len(events) && writers[end] == writers[begin] {
 			end++
 		}
 		if _, err := writers[begin].Write(messages[begin].Context(), events[begin:end]...); err != nil {
+			if begin > 0 { // some are written
+				return forbid(err)
+			}
 			return err
 		}
 		begin = end

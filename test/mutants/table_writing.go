@@ -228,6 +228,14 @@ var writing = []Mutant{
 		Test:   Test{"consumer", "TestEventOfABatchIsPublishedInTheContextOfItsMessage"},
 	},
 	{
+		Name: "batch-with-some-of-its-events", Guarantee: "G1",
+		Broken: "A batch is committed with some of the events that were published in one call.",
+		File:   "producer/publisher.go",
+		Old:    `			if begin > 0 {`,
+		New:    `			if begin < 0 {`,
+		Test:   Test{"consumer", "TestEventsOfABatchAreWrittenTogetherOrForbidItsCommit"},
+	},
+	{
 		Name: "notes-of-another-process", Guarantee: "G6",
 		Broken: "What another process has noted on a message decides on the identity of an event.",
 		File:   "producer/describe.go",

@@ -21,11 +21,11 @@ import (
 // later events of the key as well. If not, the key waits for the next lap.
 //
 // While a route is stalled, laps are slow: the route needs further events to probe only after all
-// its events of the queue in memory were probed in vain. Each skipped event gets its turn (see turn),
-// but for most of the urgent laps: a route that works again once and again would have the events of
-// its own shards take the turns of all others.
-// When the route works again, laps go through its shards without a pause. The first lap of a shard that was taken over is slow
-// too, except for pages whose events can be sent.
+// its events of the queue in memory were probed in vain. Each skipped event gets its turn (see turn).
+// When the route works again, laps go through its shards without a pause. Most of these laps give no
+// turns: where the route works again once and again, events in its own shards would take the turns of
+// all others. The first lap of a shard that was taken over is slow too, except for pages whose events
+// can be sent.
 //
 // From time to time, a lap is a sweep: it begins at the beginning of the queue. A sweep should find
 // no event, and guards against the unforeseen. A sweep may pass millions of delivered rows that the
