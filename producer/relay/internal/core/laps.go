@@ -42,7 +42,7 @@ type revisit struct {
 	whole     bool          // this lap is a sweep
 	urgent    int           // number of laps to go without a pause
 	turns     bool          // events of stalled routes have their turns in this lap
-	notBefore time.Duration // no lap begins before, unless it is urgent
+	notBefore time.Duration // no lap begins before, unless it is urgent and gives no turns
 }
 
 // laps plans the laps of all shards.
@@ -250,7 +250,7 @@ func (lp *laps) wants(sh *shardState, needed bool) bool {
 	active := b.active
 	begun := b.begin(sh)
 	if begun && !active {
-		b.turns = b.urgent == 0 || lp.rand.IntN(lp.skipping()) == 0
+		b.turns = lp.now >= b.notBefore
 	}
 	if b.none() {
 		for _, r := range lp.routes.stalled { // what was skipped has left the queue
@@ -259,16 +259,6 @@ func (lp *laps) wants(sh *shardState, needed bool) bool {
 		}
 	}
 	return begun
-}
-
-// skipping returns the number of shards with skipped events, or 1.
-func (lp *laps) skipping() (n int) {
-	for _, sh := range lp.shards {
-		if sh != nil && !sh.back.none() {
-			n++
-		}
-	}
-	return max(n, 1)
 }
 
 // pageCall makes a page of laps of shards, which share the limit of one statement. A page begins
@@ -365,7 +355,9 @@ func (lp *laps) take(cl *Call) {
 			continue
 		}
 		sh.back.end()
-		sh.back.notBefore = lp.now + lp.limits.sweep/revisitPause
+		if sh.back.turns {
+			sh.back.notBefore = lp.now + lp.limits.sweep/revisitPause
+		}
 		lp.lapEnded(sh)
 	}
 }

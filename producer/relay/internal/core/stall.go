@@ -80,9 +80,7 @@ func (rs *routes) admit(r *route, sh *shardState, seq int64, lap bool) bool {
 		r.lapTurns = make(map[int]turn[int64])
 	}
 	r.lapTurns[sh.no] = t
-	if placed || sh.back.turns {
-		r.needsCandidates = false // until a further probe was in vain
-	}
+	r.needsCandidates = false // until a further probe was in vain
 	if worst != nil {
 		rs.evict(worst)
 	}

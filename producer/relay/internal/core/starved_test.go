@@ -338,3 +338,77 @@ func TestTurnsBesideAChangingNumberOfPlaces(t *testing.T) {
 		wantFairProbes(t, r, seqs, from)
 	}
 }
+
+// The laps of the only shard are urgent all the time, for a route that works again once and again.
+func TestTurnsInAShardWhoseLapsAreAlwaysUrgent(t *testing.T) {
+	t.Parallel()
+	r, bad := refusingSome(t)
+	seqs := addBad(r, bad, keysIn(0, 0, 60))
+	rel := r.start(Options{MaxAttempts: 100_000})
+	rel.core.limits.stall, rel.core.limits.sweep = 8, time.Hour
+	r.run(10 * time.Second)
+	from := len(r.sends)
+	for range 2400 {
+		rel.core.shards[0].back.hurry() // for another route
+		slowly(rel, 50*time.Millisecond, 250*time.Millisecond)
+	}
+	wantFairProbes(t, r, seqs, from)
+}
+
+// A pass that was begun for a route that works again goes on when another one works again. The next
+// pass then follows at once.
+func TestAnotherPassFollowsForARouteThatWorksAgainMeanwhile(t *testing.T) {
+	t.Parallel()
+	r, bad := refusingSome(t)
+	rel := r.start(Options{MaxAttempts: 100_000, Backoff: Backoff{Initial: time.Second, Max: time.Second}})
+	rel.core.limits.due = 10
+	for _, key := range keysIn(0, 63, 60) {
+		bad[r.store.ParkDue("sick", key)] = true
+	}
+	slowly(rel, 50*time.Millisecond, time.Minute)
+	rel.core.due.restart()
+	slowly(rel, 50*time.Millisecond, 100*time.Millisecond)
+	pass := rel.core.due.pass
+	rel.core.due.restart()
+	slowly(rel, 50*time.Millisecond, 1500*time.Millisecond)
+	if rel.core.due.pass <= pass {
+		t.Error("no pass has followed in a second")
+	}
+}
+
+// The queue ended far behind the events that are left: their round does not end there any more.
+func TestTurnsBeginAgainInAQueueThatIsShorter(t *testing.T) {
+	t.Parallel()
+	r, bad := refusingSome(t)
+	keys := keysIn(0, 0, 61)
+	seqs := addBad(r, bad, keys[:60])
+	for range 200 {
+		r.store.Add("well", keys[60])
+	}
+	rel := r.start(Options{MaxAttempts: 100_000})
+	rel.core.limits.stall, rel.core.limits.sweep = 8, 64*time.Second
+	slowly(rel, 50*time.Millisecond, 30*time.Second)
+	rel.core.shards[0].rewind(0)
+	slowly(rel, 50*time.Millisecond, 10*time.Second)
+	from := len(r.sends)
+	slowly(rel, 50*time.Millisecond, 15*time.Minute)
+	wantFairProbes(t, r, seqs, from)
+}
+
+// Laps of one shard are urgent all the time, and its events must not have the turns of the other.
+func TestTurnsInAShardBesideOneWhoseLapsAreAlwaysUrgent(t *testing.T) {
+	t.Parallel()
+	r, bad := refusingSome(t)
+	seqs := append(addBad(r, bad, keysIn(0, 0, 30)), addBad(r, bad, keysIn(40, 40, 30))...)
+	rel := r.start(Options{MaxAttempts: 100_000})
+	rel.core.limits.stall, rel.core.limits.sweep = 8, 5*time.Minute
+	r.run(10 * time.Second)
+	from := len(r.sends)
+	for range 2400 {
+		rel.core.shards[0].back.hurry() // for another route
+		slowly(rel, 50*time.Millisecond, 250*time.Millisecond)
+	}
+	if left := unprobed(seqs, probesOf(r, from)); len(left) > 0 {
+		t.Errorf("events %v were not probed in ten minutes", left)
+	}
+}
