@@ -60,8 +60,13 @@ var turns = []Mutant{
 		Broken: "A route stays paused for skipped events that have left the queue.",
 		File:   "producer/relay/internal/core/laps.go",
 		Old: `			r.skippedIn &^= 1 << sh.no
-			r.skippedAgain`,
-		New:  `			r.skippedAgain`,
+		}
+	}
+	return begun`,
+		New: `			_ = r
+		}
+	}
+	return begun`,
 		Test: Test{"producer/relay/internal/core", "TestRouteIsNotPausedForEventsThatDiedBeforeTheyWereReadAgain"},
 	},
 	{
@@ -134,5 +139,32 @@ var turns = []Mutant{
 		Old:    `whole := sh.low >= t.end || !sh.more`,
 		New:    `whole := sh.low >= t.end`,
 		Test:   Test{"producer/relay/internal/core", "TestTurnsBeginAgainInAQueueThatIsShorter"},
+	},
+	{
+		Name: "oldest-events-have-the-places", Guarantee: "G5",
+		Broken: "Of events in several shards, the oldest always have the places that become free.",
+		File:   "producer/relay/internal/core/laps.go",
+		Old:    `return positions[a.Shard] - positions[b.Shard]`,
+		New:    `return int(a.Seq - b.Seq)`,
+		Test:   Test{"producer/relay/internal/core", "TestTurnsBesideAChangingNumberOfPlaces"},
+	},
+	{
+		Name: "youngest-events-make-room", Guarantee: "G5",
+		Broken: "The youngest of the events that were not probed yet always make room.",
+		File:   "producer/relay/internal/core/stall.go",
+		Old: `		return cmp.Compare(min(a.probe, 1), min(b.probe, 1))
+`,
+		New: `		return cmp.Or(cmp.Compare(min(a.probe, 1), min(b.probe, 1)), cmp.Compare(a.Seq, b.Seq))
+`,
+		Test: Test{"producer/relay/internal/core", "TestTurnsBesideAChangingNumberOfPlaces"},
+	},
+	{
+		Name: "urgent-laps-wait-for-others", Guarantee: "G5",
+		Broken: "Laps of a route that works again wait for those that only bring events to be probed.",
+		File:   "producer/relay/internal/core/laps.go",
+		Old: `	lp.calmAt = lp.now
+`,
+		New:  ``,
+		Test: Test{"producer/relay/internal/core", "TestUrgentLapsGoFirst"},
 	},
 }

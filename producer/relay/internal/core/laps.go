@@ -255,7 +255,6 @@ func (lp *laps) wants(sh *shardState, needed bool) bool {
 	if b.none() {
 		for _, r := range lp.routes.stalled { // what was skipped has left the queue
 			r.skippedIn &^= 1 << sh.no
-			r.skippedAgain &^= 1 << sh.no
 		}
 	}
 	return begun
@@ -323,9 +322,15 @@ func (lp *laps) take(cl *Call) {
 			positions[sh.no], sh.pollOnce = -1, true
 		}
 	}
-	before := lp.keys.buffered
+	// Places are given in the order of the shards in the call, which begins with a random one: the
+	// order of the rows would give all places to the oldest events, in whatever shards they are.
+	rows := make([]*outbox.Queued, len(f.Rows))
 	for i := range f.Rows {
-		row := &f.Rows[i]
+		rows[i] = &f.Rows[i]
+	}
+	slices.SortStableFunc(rows, func(a, b *outbox.Queued) int { return positions[a.Shard] - positions[b.Shard] })
+	before := lp.keys.buffered
+	for _, row := range rows {
 		p := positions[row.Shard]
 		if p < 0 || cl.shards[p].gone {
 			continue

@@ -234,8 +234,8 @@ func (rs *routes) evictSurplus() {
 }
 
 // evictSurplusOf takes events of a stalled route out of memory, except for the first event of each of
-// a few keys: the ones that were not probed yet, and the oldest among equals. The others are read again
-// when the route works.
+// a few keys: the ones that were not probed yet, in the order in which they came. The others are read
+// again when the route works.
 func (rs *routes) evictSurplusOf(r *route) {
 	if !rs.othersWork(r) || rs.now < r.evictAt {
 		return
@@ -244,8 +244,8 @@ func (rs *routes) evictSurplusOf(r *route) {
 		r.evictAt = rs.now + evictInterval
 	}
 	all, share := r.candidates(), rs.candidateShare()
-	slices.SortFunc(all, func(a, b *Entry) int {
-		return cmp.Or(cmp.Compare(min(a.probe, 1), min(b.probe, 1)), cmp.Compare(a.Seq, b.Seq), cmp.Compare(a.shard.no, b.shard.no))
+	slices.SortStableFunc(all, func(a, b *Entry) int {
+		return cmp.Compare(min(a.probe, 1), min(b.probe, 1))
 	})
 	for i, e := range all {
 		switch {

@@ -298,12 +298,12 @@ func TestTurnsOutlastAQueueThatIsReadAgain(t *testing.T) {
 	wantFairProbes(t, r, seqs, from)
 }
 
-// wantFairProbes fails if an event had less than a third of the probes of the average.
+// wantFairProbes fails if an event had less than a quarter of the probes of the average.
 func wantFairProbes(t *testing.T, r *rig, seqs []int64, from int) {
 	t.Helper()
 	probes, fair := probesOf(r, from), (len(r.sends)-from)/len(seqs)
 	for _, seq := range seqs {
-		if probes[seq] < fair/3 {
+		if probes[seq] < fair/4 {
 			t.Errorf("event %d was probed %d times, and each %d times on an average", seq, probes[seq], fair)
 		}
 	}
@@ -313,17 +313,20 @@ func wantFairProbes(t *testing.T, r *rig, seqs []int64, from int) {
 // must not have the places that become free, nor lose their turns with a place.
 func TestTurnsBesideAChangingNumberOfPlaces(t *testing.T) {
 	t.Parallel()
-	for _, parked := range []bool{false, true} {
+	for _, kind := range []string{"keyed", "without keys", "parked"} {
 		r, bad := refusingSome(t)
 		rel := r.start(Options{MaxAttempts: 100_000, Backoff: Backoff{Initial: time.Second, Max: time.Second}})
 		rel.core.limits.sweep, rel.core.limits.due = 10*time.Second, 10
 		var seqs []int64
 		for _, key := range keysIn(0, 0, 60) {
-			if parked {
+			switch kind {
+			case "parked":
 				seqs = append(seqs, r.store.ParkDue("sick", key))
 				bad[seqs[len(seqs)-1]] = true
-			} else {
+			case "keyed":
 				seqs = append(seqs, addBad(r, bad, []string{key})...)
+			default:
+				seqs = append(seqs, addBad(r, bad, []string{""})...)
 			}
 		}
 		rel.core.limits.stall = 10
@@ -410,5 +413,35 @@ func TestTurnsInAShardBesideOneWhoseLapsAreAlwaysUrgent(t *testing.T) {
 	}
 	if left := unprobed(seqs, probesOf(r, from)); len(left) > 0 {
 		t.Errorf("events %v were not probed in ten minutes", left)
+	}
+}
+
+func TestUrgentLapsGoFirst(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	flapping(r, time.Hour)
+	for i, key := range keysIn(0, 0, 1000) {
+		r.store.Add("flap", key)
+		r.store.Add("sick", keysIn(1, 1, 1+i%100)[i%100])
+	}
+	rel := r.start(Options{Window: 50, FetchSize: 100})
+	rel.core.limits.sweep, rel.core.limits.page = time.Hour, 16
+	slowly(rel, 10*time.Millisecond, 20*time.Second)
+	urgent, calm := 0, 0
+	rel.core.shards[0].back.hurry()
+	rel.core.shards[1].back.sweep = true
+	for end := r.now + 500*time.Millisecond; r.now < end && rel.core.shards[0].back.urgent > 0; {
+		r.run(10 * time.Millisecond)
+		for _, cl := range rel.delayed {
+			if f := cl.fetch(); f != nil && f.lap && f.urgent {
+				urgent++
+			} else if f != nil && f.lap {
+				calm++
+			}
+		}
+		rel.reply()
+	}
+	if urgent < 5 || calm > 1 {
+		t.Errorf("%d urgent pages and %d others were read", urgent, calm)
 	}
 }
