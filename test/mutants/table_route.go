@@ -149,11 +149,11 @@ var routing = []Mutant{
 	},
 	{
 		Name: "kinds-are-not-probed-in-turns", Guarantee: "G5",
-		Broken: "Parked events of a paused route keep its events in the queue from being probed.",
+		Broken: "The events in the queue of a paused route keep its parked events from being probed.",
 		File:   "producer/relay/internal/core/stall.go",
 		Old:    `return e.parked == parked }))]`,
 		New:    `return e.parked == parked || e != nil }))]`,
-		Test:   Test{"producer/relay/internal/core", "TestParkedEventsLeaveTurnsToTheQueue"},
+		Test:   Test{"producer/relay/internal/core", "TestParkedEventHasItsTurnBesideTwoPlaces"},
 	},
 	{
 		Name: "one-kind-takes-all-places", Guarantee: "G5",

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/boxpair/boxpair/idgen"
 	"github.com/boxpair/boxpair/producer/relay/internal/keyset"
 	"github.com/boxpair/boxpair/store/outbox"
 )
@@ -322,15 +323,8 @@ func (lp *laps) take(cl *Call) {
 			positions[sh.no], sh.pollOnce = -1, true
 		}
 	}
-	// Places are given in the order of the shards in the call, which begins with a random one: the
-	// order of the rows would give all places to the oldest events, in whatever shards they are.
-	rows := make([]*outbox.Queued, len(f.Rows))
-	for i := range f.Rows {
-		rows[i] = &f.Rows[i]
-	}
-	slices.SortStableFunc(rows, func(a, b *outbox.Queued) int { return positions[a.Shard] - positions[b.Shard] })
 	before := lp.keys.buffered
-	for _, row := range rows {
+	for _, row := range inOrderOf(&positions, f.Rows) {
 		p := positions[row.Shard]
 		if p < 0 || cl.shards[p].gone {
 			continue
@@ -365,6 +359,18 @@ func (lp *laps) take(cl *Call) {
 		}
 		lp.lapEnded(sh)
 	}
+}
+
+// inOrderOf returns rows in the order in which events are given places: in the order of the shards in
+// the call, which begins with a random one. The order of the rows would give all places to the oldest
+// events, in whatever shards they are.
+func inOrderOf(positions *[idgen.Shards]int, rows []outbox.Queued) []*outbox.Queued {
+	ordered := make([]*outbox.Queued, len(rows))
+	for i := range rows {
+		ordered[i] = &rows[i]
+	}
+	slices.SortStableFunc(ordered, func(a, b *outbox.Queued) int { return positions[a.Shard] - positions[b.Shard] })
+	return ordered
 }
 
 // lapEnded books a whole lap through sh for the stalled routes: without events skipped again, a

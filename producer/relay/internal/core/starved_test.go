@@ -351,9 +351,9 @@ func TestTurnsInAShardWhoseLapsAreAlwaysUrgent(t *testing.T) {
 	rel.core.limits.stall, rel.core.limits.sweep = 8, time.Hour
 	r.run(10 * time.Second)
 	from := len(r.sends)
-	for range 2400 {
+	for range 12_000 {
 		rel.core.shards[0].back.hurry() // for another route
-		slowly(rel, 50*time.Millisecond, 250*time.Millisecond)
+		slowly(rel, 50*time.Millisecond, 50*time.Millisecond)
 	}
 	wantFairProbes(t, r, seqs, from)
 }
