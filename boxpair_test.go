@@ -267,7 +267,7 @@ func newService(t *testing.T) *service {
 	ok(err)
 	r, err := relay.New(s.outbox, broker, relay.Config{})
 	ok(err)
-	inbox, err := consumer.New(store, s.outbox, consumer.Config{Service: "shop"})
+	inbox, err := consumer.New(store, consumer.Config{Service: "shop"}, consumer.WithOutbox(s.outbox))
 	ok(err)
 	ship, err := inbox.Handle("ship", func(context.Context, *consumer.Work[*sql.Tx], *message.Message) error {
 		s.handled <- struct{}{}

@@ -179,7 +179,7 @@ func connect[TX any](d *database, store interface {
 	}
 	d.consume = func(cfg consumer.HandlerConfig, handle func() error) func(*message.Message) error {
 		d.t.Helper()
-		inbox, err := consumer.New(store, nil, consumer.Config{Service: "inventory"})
+		inbox, err := consumer.New(store, consumer.Config{Service: "inventory"})
 		ok(d.t, err)
 		handler, err := inbox.Handle("reserve", func(context.Context, *consumer.Work[TX], *message.Message) error {
 			return handle()

@@ -26,7 +26,7 @@ func chainScenario() scenario {
 			{"chain-headers", "the same with headers, as by default", "limit-handwritten", 40_000, 0,
 				chaining{config: consumer.HandlerConfig{Optimistic: true}, form: headers}.measure},
 			{"chain-group", "this library, group commit of up to 64", "limit-handwritten", 40_000, 4_000,
-				chaining{config: consumer.HandlerConfig{GroupSize: 64}}.measure},
+				chaining{config: consumer.HandlerConfig{Group: consumer.GroupConfig{Size: 64}}}.measure},
 		},
 	}
 }
@@ -54,7 +54,7 @@ func (c chaining) measure(ctx context.Context, s *stage) error {
 	if err != nil {
 		return err
 	}
-	inbox, err := consumer.New(store, nil, consumer.Config{Service: "bench"})
+	inbox, err := consumer.New(store, consumer.Config{Service: "bench"})
 	if err != nil {
 		return err
 	}

@@ -17,7 +17,7 @@ import (
 )
 
 func consumeScenario() scenario {
-	group := consumer.HandlerConfig{GroupSize: 64}
+	group := consumer.HandlerConfig{Group: consumer.GroupConfig{Size: 64}}
 	optimistic := consumer.HandlerConfig{Optimistic: true}
 	return scenario{
 		name: "consume", unit: "messages",
@@ -149,7 +149,7 @@ func (c consuming) measure(ctx context.Context, s *stage) error {
 	if err != nil {
 		return err
 	}
-	inbox, err := consumer.New(store, nil, consumer.Config{Service: "bench", CacheSize: c.cache})
+	inbox, err := consumer.New(store, consumer.Config{Service: "bench", CacheSize: c.cache})
 	if err != nil {
 		return err
 	}
@@ -202,7 +202,7 @@ func (c consuming) each() int {
 // subscriber returns the number of messages in flight; 0 is the subscriber's default.
 func (c consuming) subscriber() int {
 	if c.inFlight == 0 {
-		return 4 * c.config.GroupSize
+		return 4 * c.config.Group.Size
 	}
 	return c.inFlight
 }

@@ -27,7 +27,7 @@ func embeddedScenario() scenario {
 		variants: []variant{
 			{"limit-commits", "the same rows by hand, two commits per event, nothing in between", "", 10_000, 1_500, sqliteByHand},
 			{"chain", "this library, a transaction per message", "limit-commits", 10_000, 1_500, embedding{}.measure},
-			{"chain-group", "this library, group commit of up to 64", "limit-commits", 20_000, 0, embedding{consumer.HandlerConfig{GroupSize: 64}}.measure},
+			{"chain-group", "this library, group commit of up to 64", "limit-commits", 20_000, 0, embedding{consumer.HandlerConfig{Group: consumer.GroupConfig{Size: 64}}}.measure},
 		},
 	}
 }
@@ -152,7 +152,7 @@ func (e embedding) measure(ctx context.Context, s *stage) error {
 
 // consume applies messages, and returns a channel that is closed when all are applied.
 func (e embedding) consume(ctx context.Context, s *stage, store *sqlite.Store, broker *memory.Broker) (<-chan struct{}, error) {
-	inbox, err := consumer.New(store, nil, consumer.Config{Service: "bench"})
+	inbox, err := consumer.New(store, consumer.Config{Service: "bench"})
 	if err != nil {
 		return nil, err
 	}

@@ -174,7 +174,7 @@ func (c clocking) newRelay(ctx context.Context, s *stage, schema string, outbox 
 // consume records the times of messages: of their arrival, or of their effect's commit.
 func (c clocking) consume(ctx context.Context, s *stage, store *postgres.Store, q *queues, watch *stopwatch) error {
 	if c.effect {
-		inbox, err := consumer.New(store, nil, consumer.Config{Service: "bench"})
+		inbox, err := consumer.New(store, consumer.Config{Service: "bench"})
 		if err != nil {
 			return err
 		}

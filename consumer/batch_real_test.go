@@ -23,7 +23,7 @@ func TestBatchIsWrittenAsSetsWithoutItsBadMessage(t *testing.T) {
 // batchOfSets has six messages handled, the third of which fails in a statement, which aborts a
 // transaction of PostgreSQL. The effects say how large the set was that they were written in.
 func batchOfSets[TX any](t *testing.T, db *database[TX]) {
-	inbox, err := consumer.New(db.Store, db.Outbox, consumer.Config{Service: "stock", CacheSize: -1})
+	inbox, err := consumer.New(db.Store, consumer.Config{Service: "stock", CacheSize: -1}, consumer.WithOutbox(db.Outbox))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -41,7 +41,7 @@ func batchOfSets[TX any](t *testing.T, db *database[TX]) {
 			}
 		}
 		return db.Exec(ctx, b.DB(), `INSERT INTO effects (seq, id) VALUES `+strings.Join(rows, ", ")+bad)
-	}, consumer.HandlerConfig{Topic: "orders", GroupSize: 6, GroupWait: 20 * time.Second, QuickAttempts: 1, MinBackoff: 1, MaxBackoff: 1})
+	}, consumer.HandlerConfig{Topic: "orders", Group: consumer.GroupConfig{Size: 6, Wait: 20 * time.Second}, Retry: consumer.RetryConfig{QuickAttempts: 1}, Parked: consumer.ParkedConfig{MinBackoff: 1, MaxBackoff: 1}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -49,7 +49,7 @@ func newBatchRig(t *testing.T, s setup, fn func(ctx context.Context, b *consumer
 			return nil
 		}
 		return fn(ctx, b, msgs)
-	}, consumer.HandlerConfig{Topic: "orders", GroupSize: 8, GroupConcurrency: 1, QuickAttempts: 1, Ordered: true})
+	}, consumer.HandlerConfig{Topic: "orders", Group: consumer.GroupConfig{Size: 8, Concurrency: 1}, Retry: consumer.RetryConfig{QuickAttempts: 1}, Order: consumer.OrderConfig{ByKey: true}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -179,11 +179,11 @@ func TestGroupConfigIsChecked(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, setup{})
 	for name, cfg := range map[string]consumer.HandlerConfig{
-		"GroupSize: -1":                      {GroupSize: -1},
-		"GroupSize: is needed for GroupWait": {GroupWait: 1},
-		"GroupSize: is needed":               {GroupConcurrency: 2},
-		"GroupWait: 1m0s is not shorter":     {GroupSize: 2, GroupWait: 60e9},
-		"GroupConcurrency: -1":               {GroupSize: 2, GroupConcurrency: -1},
+		"Group.Size: -1":                       {Group: consumer.GroupConfig{Size: -1}},
+		"Group.Size: is needed for Group.Wait": {Group: consumer.GroupConfig{Wait: 1}},
+		"Group.Size: is needed":                {Group: consumer.GroupConfig{Concurrency: 2}},
+		"Group.Wait: 1m0s is not shorter":      {Group: consumer.GroupConfig{Size: 2, Wait: 60e9}},
+		"Group.Concurrency: -1":                {Group: consumer.GroupConfig{Size: 2, Concurrency: -1}},
 	} {
 		_, err := r.inbox.Handle(name, func(context.Context, *work, *message.Message) error { return nil }, cfg)
 		if err == nil || !strings.Contains(err.Error(), name) {

@@ -22,7 +22,7 @@ func nothing[TX any](context.Context, *consumer.Work[TX], *message.Message) erro
 
 func benchHandler[TX any](b *testing.B, store inbox.Store[TX], cacheSize int) *consumer.Handler[TX] {
 	b.Helper()
-	inbox, err := consumer.New(store, nil, consumer.Config{Service: "stock", CacheSize: cacheSize})
+	inbox, err := consumer.New(store, consumer.Config{Service: "stock", CacheSize: cacheSize})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -116,11 +116,11 @@ func benchStore[TX any](b *testing.B, store inbox.Store[TX]) {
 // BenchmarkRedelivered has 2,000 messages handled in groups of 32, as many at once as a prefetch
 // brings, first fresh ones and then redelivered ones, and compares the times.
 func BenchmarkRedelivered(b *testing.B) {
-	inbox, err := consumer.New[pgx.Tx](migrated(b, nil), nil, consumer.Config{Service: "stock", CacheSize: -1})
+	inbox, err := consumer.New[pgx.Tx](migrated(b, nil), consumer.Config{Service: "stock", CacheSize: -1})
 	if err != nil {
 		b.Fatal(err)
 	}
-	h, err := inbox.Handle("reserve", nothing[pgx.Tx], consumer.HandlerConfig{Topic: "orders", GroupSize: 32})
+	h, err := inbox.Handle("reserve", nothing[pgx.Tx], consumer.HandlerConfig{Topic: "orders", Group: consumer.GroupConfig{Size: 32}})
 	if err != nil {
 		b.Fatal(err)
 	}

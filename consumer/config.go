@@ -106,33 +106,36 @@ type HandlerConfig struct {
 	// Topic is the topic of the messages. Defaults to the topic that Watermill's router names in a
 	// message's context.
 	Topic string `yaml:"topic" env:"TOPIC"`
-	// Ordered makes later messages of a key wait behind a parked message until the parked message
-	// is applied, dead or discarded. A dead message never holds its key. Defaults to false: a
-	// parked message delays no other message.
-	Ordered bool `yaml:"ordered" env:"ORDERED"`
-	// Key returns the key of a message. Defaults to the producer's key ([transport.MetaKey]). A
-	// subscriber that keeps order has a separate setting for the key. With Ordered, messages that
-	// the subscriber orders by another key are refused with [ErrOtherKey].
-	Key func(msg *message.Message) string `yaml:"-" env:"-"`
 	// DeriveID accepts messages of other publishers whose message UUID is no UUID but, for example,
 	// a ULID. Their dispatch ID is idgen.OfKey("", topic, UUID, 0). The publisher must never give
 	// one UUID to two messages of a topic. Defaults to false: such messages are parked as dead. A
 	// message with an empty UUID is always parked as dead.
 	DeriveID bool `yaml:"derive_id" env:"DERIVE_ID"`
 
-	// GroupSize is the maximum of messages in one transaction, which saves commits: a transaction
-	// takes the messages that wait when it begins. The subscriber has to deliver GroupSize messages
-	// at the same time, and twice as many for transactions to overlap. See Groups in the package
-	// comment. Defaults to 1: a transaction for each message.
-	GroupSize int `yaml:"group_size" env:"GROUP_SIZE"`
-	// GroupWait is how long a transaction of fewer than GroupSize messages is delayed for more
-	// messages. Defaults to 0: no delay.
-	GroupWait time.Duration `yaml:"group_wait" env:"GROUP_WAIT"`
-	// GroupConcurrency is how many transactions of groups run at once. A transaction begins beside
-	// others only with GroupSize messages, or when a message has waited for half a second. Defaults
-	// to 4.
-	GroupConcurrency int `yaml:"group_concurrency" env:"GROUP_CONCURRENCY"`
+	// Order is the order of messages of one key.
+	Order OrderConfig `yaml:"order" envPrefix:"ORDER_"`
+	// Retry is how often a failing message is handled.
+	Retry RetryConfig `yaml:"retry" envPrefix:"RETRY_"`
+	// Parked is when messages that are parked for a retry are handled.
+	Parked ParkedConfig `yaml:"parked" envPrefix:"PARKED_"`
+	// Group makes messages share transactions.
+	Group GroupConfig `yaml:"group" envPrefix:"GROUP_"`
+}
 
+// OrderConfig is the order of messages of one key.
+type OrderConfig struct {
+	// ByKey makes later messages of a key wait behind a parked message until the parked message is
+	// applied, dead or discarded. A dead message never holds its key. Defaults to false: a parked
+	// message delays no other message.
+	ByKey bool `yaml:"by_key" env:"BY_KEY"`
+	// Key returns the key of a message. Defaults to the producer's key ([transport.MetaKey]). A
+	// subscriber that keeps order has a separate setting for the key. With ByKey, messages that the
+	// subscriber orders by another key are refused with [ErrOtherKey].
+	Key func(msg *message.Message) string `yaml:"-" env:"-"`
+}
+
+// RetryConfig is how often a failing message is handled.
+type RetryConfig struct {
 	// QuickAttempts is how many attempts in a row are made before the message is parked. Defaults
 	// to 3.
 	QuickAttempts int `yaml:"quick_attempts" env:"QUICK_ATTEMPTS"`
@@ -141,22 +144,38 @@ type HandlerConfig struct {
 	QuickBackoff time.Duration `yaml:"quick_backoff" env:"QUICK_BACKOFF"`
 	// MaxAttempts is how many counted attempts make a message dead. Defaults to 10.
 	MaxAttempts int `yaml:"max_attempts" env:"MAX_ATTEMPTS"`
+	// MaxSoloStarts is how often a message that may have killed a process is started alone in its
+	// handler before the message is dead. An earlier start, beside other messages or in a group,
+	// does not count. Defaults to 3.
+	MaxSoloStarts int `yaml:"max_solo_starts" env:"MAX_SOLO_STARTS"`
+}
+
+// ParkedConfig is when messages that are parked for a retry are handled.
+type ParkedConfig struct {
 	// MinBackoff is how long a message is parked at first, half of it at random. The time
 	// quadruples with every attempt, up to MaxBackoff. Defaults to 1 second.
 	MinBackoff time.Duration `yaml:"min_backoff" env:"MIN_BACKOFF"`
 	// MaxBackoff is how long a message is parked at most. Defaults to 15 minutes.
 	MaxBackoff time.Duration `yaml:"max_backoff" env:"MAX_BACKOFF"`
-	// MaxSoloStarts is how often a message that may have killed a process is started alone in its
-	// handler before the message is dead. An earlier start, beside other messages or in a group,
-	// does not count. Defaults to 3.
-	MaxSoloStarts int `yaml:"max_solo_starts" env:"MAX_SOLO_STARTS"`
-	// ParkedConcurrency is how many parked messages are handled at once, besides delivered
-	// messages. Defaults to 4.
-	ParkedConcurrency int `yaml:"parked_concurrency" env:"PARKED_CONCURRENCY"`
+	// Concurrency is how many parked messages are handled at once, besides delivered messages.
+	// Defaults to 4.
+	Concurrency int `yaml:"concurrency" env:"CONCURRENCY"`
+}
 
-	// Ready keeps [Inbox.Run] from taking up parked messages until the channel is closed, for a
-	// handler that is registered before it is complete. Defaults to nil: at once.
-	Ready <-chan struct{} `yaml:"-" env:"-"`
+// GroupConfig makes messages share transactions, which saves commits. See Groups in the package
+// comment.
+type GroupConfig struct {
+	// Size is the maximum of messages in one transaction: a transaction takes the messages that
+	// wait when it begins. The subscriber has to deliver Size messages at the same time, and twice
+	// as many for transactions to overlap. Defaults to 1: a transaction for each message.
+	Size int `yaml:"size" env:"SIZE"`
+	// Wait is how long a transaction of fewer than Size messages is delayed for more messages.
+	// Defaults to 0: no delay.
+	Wait time.Duration `yaml:"wait" env:"WAIT"`
+	// Concurrency is how many transactions of groups run at once. A transaction begins beside
+	// others only with Size messages, or when a message has waited for half a second. Defaults to
+	// 4.
+	Concurrency int `yaml:"concurrency" env:"CONCURRENCY"`
 }
 
 const (
@@ -243,30 +262,30 @@ func (c HandlerConfig) withDefaults() (HandlerConfig, error) {
 	if c.Isolation > isolationLevels {
 		p.Addf("Isolation: %d is not an isolation level", c.Isolation)
 	}
-	if c.Optimistic && c.GroupSize > 1 {
-		p.Addf("Optimistic: does not go with a GroupSize of %d", c.GroupSize)
+	if c.Optimistic && c.Group.Size > 1 {
+		p.Addf("Optimistic: does not go with a Group.Size of %d", c.Group.Size)
 	}
 	if c.Topic != "" {
 		p.Text("Topic", c.Topic, field.MaxKey)
 	}
-	if c.GroupSize <= 1 && (c.GroupWait != 0 || c.GroupConcurrency != 0) {
-		p.Addf("GroupSize: is needed for GroupWait and GroupConcurrency")
+	if c.Group.Size <= 1 && (c.Group.Wait != 0 || c.Group.Concurrency != 0) {
+		p.Addf("Group.Size: is needed for Group.Wait and Group.Concurrency")
 	}
-	p.Number("GroupSize", &c.GroupSize, 1)
-	p.Duration("GroupWait", &c.GroupWait, 0)
-	if c.GroupWait > 0 && c.GroupWait >= c.Timeout {
-		p.Addf("GroupWait: %v is not shorter than the Timeout of %v", c.GroupWait, c.Timeout)
+	p.Number("Group.Size", &c.Group.Size, 1)
+	p.Duration("Group.Wait", &c.Group.Wait, 0)
+	if c.Group.Wait > 0 && c.Group.Wait >= c.Timeout {
+		p.Addf("Group.Wait: %v is not shorter than the Timeout of %v", c.Group.Wait, c.Timeout)
 	}
-	p.Number("GroupConcurrency", &c.GroupConcurrency, defaultGroups)
-	p.Number("QuickAttempts", &c.QuickAttempts, defaultQuickAttempts)
-	p.Duration("QuickBackoff", &c.QuickBackoff, defaultQuickBackoff)
-	p.Number("MaxAttempts", &c.MaxAttempts, defaultMaxAttempts)
-	p.Duration("MinBackoff", &c.MinBackoff, defaultMinBackoff)
-	p.Duration("MaxBackoff", &c.MaxBackoff, max(defaultMaxBackoff, c.MinBackoff))
-	if c.MaxBackoff < c.MinBackoff {
-		p.Addf("MaxBackoff: %v is shorter than the MinBackoff of %v", c.MaxBackoff, c.MinBackoff)
+	p.Number("Group.Concurrency", &c.Group.Concurrency, defaultGroups)
+	p.Number("Retry.QuickAttempts", &c.Retry.QuickAttempts, defaultQuickAttempts)
+	p.Duration("Retry.QuickBackoff", &c.Retry.QuickBackoff, defaultQuickBackoff)
+	p.Number("Retry.MaxAttempts", &c.Retry.MaxAttempts, defaultMaxAttempts)
+	p.Duration("Parked.MinBackoff", &c.Parked.MinBackoff, defaultMinBackoff)
+	p.Duration("Parked.MaxBackoff", &c.Parked.MaxBackoff, max(defaultMaxBackoff, c.Parked.MinBackoff))
+	if c.Parked.MaxBackoff < c.Parked.MinBackoff {
+		p.Addf("Parked.MaxBackoff: %v is shorter than the Parked.MinBackoff of %v", c.Parked.MaxBackoff, c.Parked.MinBackoff)
 	}
-	p.Number("MaxSoloStarts", &c.MaxSoloStarts, defaultSoloStarts)
-	p.Number("ParkedConcurrency", &c.ParkedConcurrency, defaultParked)
+	p.Number("Retry.MaxSoloStarts", &c.Retry.MaxSoloStarts, defaultSoloStarts)
+	p.Number("Parked.Concurrency", &c.Parked.Concurrency, defaultParked)
 	return c, p.Err()
 }

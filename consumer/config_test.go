@@ -15,28 +15,28 @@ import (
 
 func TestBadConfigurationIsRefusedWithAllOfItsProblems(t *testing.T) {
 	t.Parallel()
-	_, err := consumer.New[*fakeTx](nil, nil, consumer.Config{Window: -1, CacheSize: -2, MaxHold: -1, PollInterval: -1, ForgetInterval: -1, MaxClockStep: -1})
+	_, err := consumer.New[*fakeTx](nil, consumer.Config{Window: -1, CacheSize: -2, MaxHold: -1, PollInterval: -1, ForgetInterval: -1, MaxClockStep: -1})
 	wantProblems(t, err, "store", "Service", "Window", "CacheSize", "MaxHold", "PollInterval", "ForgetInterval", "MaxClockStep")
-	_, err = consumer.New(newFake(), nil, consumer.Config{Service: "a/b"})
+	_, err = consumer.New(newFake(), consumer.Config{Service: "a/b"})
 	wantProblems(t, err, "Service")
-	_, err = consumer.New(newFake(), nil, consumer.Config{Service: "a\x00b"})
+	_, err = consumer.New(newFake(), consumer.Config{Service: "a\x00b"})
 	wantProblems(t, err, "Service")
-	_, err = consumer.New(newFake(), nil, consumer.Config{Service: strings.Repeat("s", 101)})
+	_, err = consumer.New(newFake(), consumer.Config{Service: strings.Repeat("s", 101)})
 	wantProblems(t, err, "Service")
 
-	inbox, err := consumer.New(newFake(), nil, consumer.Config{Service: "stock"})
+	inbox, err := consumer.New(newFake(), consumer.Config{Service: "stock"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	_, err = inbox.Handle("", nil, consumer.HandlerConfig{
-		Timeout: -1, LockTimeout: time.Hour, Isolation: 9, Topic: "\xff", QuickAttempts: -1, QuickBackoff: -1, MaxAttempts: -1,
-		MinBackoff: time.Hour, MaxBackoff: time.Second, MaxSoloStarts: -1, ParkedConcurrency: -1,
-		Optimistic: true, GroupSize: 2,
+		Timeout: -1, LockTimeout: time.Hour, Isolation: 9, Topic: "\xff", Retry: consumer.RetryConfig{QuickAttempts: -1, QuickBackoff: -1, MaxAttempts: -1, MaxSoloStarts: -1},
+		Parked:     consumer.ParkedConfig{MinBackoff: time.Hour, MaxBackoff: time.Second, Concurrency: -1},
+		Optimistic: true, Group: consumer.GroupConfig{Size: 2},
 	})
-	wantProblems(t, err, "name", "function", "Timeout", "LockTimeout", "Isolation", "Topic", "Optimistic", "QuickAttempts", "QuickBackoff",
-		"MaxAttempts", "MaxBackoff", "MaxSoloStarts", "ParkedConcurrency")
+	wantProblems(t, err, "name", "function", "Timeout", "LockTimeout", "Isolation", "Topic", "Optimistic", "Retry.QuickAttempts", "Retry.QuickBackoff",
+		"Retry.MaxAttempts", "Parked.MaxBackoff", "Retry.MaxSoloStarts", "Parked.Concurrency")
 	if _, err := inbox.Handle("fine", func(context.Context, *work, *message.Message) error { return nil }, consumer.HandlerConfig{
-		Timeout: time.Second, MinBackoff: time.Hour,
+		Timeout: time.Second, Parked: consumer.ParkedConfig{MinBackoff: time.Hour},
 	}); err != nil {
 		t.Errorf("defaults do not fit what is set: %v", err)
 	}
@@ -57,7 +57,7 @@ func wantProblems(t *testing.T, err error, fields ...string) {
 func TestClaimsCarryWhatTheHandlerAskedFor(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, setup{handler: consumer.HandlerConfig{
-		Isolation: inbox.Serializable, Timeout: 10 * time.Second, LockTimeout: time.Second, Ordered: true,
+		Isolation: inbox.Serializable, Timeout: 10 * time.Second, LockTimeout: time.Second, Order: consumer.OrderConfig{ByKey: true},
 	}})
 	m := keyed(1, "k")
 	r.consume(m)
@@ -87,7 +87,7 @@ func TestInboxWithoutALoggerLogsToTheDefaultOne(t *testing.T) {
 	defer slog.SetDefault(before)
 	log := &logBuffer{}
 	slog.SetDefault(textLogger(log))
-	inbox, err := consumer.New(newFake(), nil, consumer.Config{Service: "stock"})
+	inbox, err := consumer.New(newFake(), consumer.Config{Service: "stock"})
 	if err != nil {
 		t.Fatal(err)
 	}

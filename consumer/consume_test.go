@@ -345,7 +345,7 @@ func TestKeyThatNoDatabaseKeepsIsHashed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, setup{
-				handler: consumer.HandlerConfig{Ordered: true},
+				handler: consumer.HandlerConfig{Order: consumer.OrderConfig{ByKey: true}},
 				fn:      func(context.Context, *work, *message.Message) error { return consumer.RetryAfter(time.Hour, nil) },
 			})
 			r.consume(keyed(1, key))
@@ -361,12 +361,12 @@ func TestKeyThatNoDatabaseKeepsIsHashed(t *testing.T) {
 func TestKeyComesFromTheConfiguredFunction(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, setup{
-		handler: consumer.HandlerConfig{Ordered: true, Key: func(m *message.Message) string {
+		handler: consumer.HandlerConfig{Order: consumer.OrderConfig{ByKey: true, Key: func(m *message.Message) string {
 			if m.Metadata["customer"] == "" {
 				panic("no customer")
 			}
 			return m.Metadata["customer"]
-		}},
+		}}},
 		fn: func(context.Context, *work, *message.Message) error { return consumer.RetryAfter(time.Hour, nil) },
 	})
 	m := msg(1)

@@ -218,7 +218,7 @@ func TestLostConnectionsCountNoAttemptsAndLoseNothing(t *testing.T) {
 func TestErrorOfPostgresThatAHandlerSwallowsIsNoSuccess(t *testing.T) {
 	t.Parallel()
 	db, _ := newPostgres(t)
-	in, h := handle(t, db, consumer.Config{}, consumer.HandlerConfig{QuickAttempts: 1},
+	in, h := handle(t, db, consumer.Config{}, consumer.HandlerConfig{Retry: consumer.RetryConfig{QuickAttempts: 1}},
 		func(ctx context.Context, w *consumer.Work[pgx.Tx], _ *message.Message) error {
 			if err := db.Do(ctx, w); err != nil {
 				return err

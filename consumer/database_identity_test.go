@@ -40,7 +40,7 @@ func newIdentified(t *testing.T) (*identified, *consumer.Inbox[*fakeTx], *consum
 	store := &identified{fakeStore: newFake()}
 	first := "1/00000001"
 	store.identity.Store(&first)
-	inbox, err := consumer.New[*fakeTx](store, nil, consumer.Config{Service: "stock"})
+	inbox, err := consumer.New[*fakeTx](store, consumer.Config{Service: "stock"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -72,7 +72,7 @@ func TestEventsAndEffectsOfAFailedAttemptAreRolledBack(t *testing.T) {
 
 func rolledBack[TX any](t *testing.T, db *database[TX]) {
 	tries := 0
-	_, h := handle(t, db, consumer.Config{}, consumer.HandlerConfig{QuickBackoff: 1},
+	_, h := handle(t, db, consumer.Config{}, consumer.HandlerConfig{Retry: consumer.RetryConfig{QuickBackoff: 1}},
 		func(ctx context.Context, w *consumer.Work[TX], _ *message.Message) error {
 			if err := db.Do(ctx, w); err != nil {
 				return err
@@ -157,7 +157,7 @@ func inOrder[TX any](t *testing.T, db *database[TX]) {
 		return db.Exec(ctx, w.DB(), fmt.Sprintf(`INSERT INTO effects (seq, id) SELECT %d, '%s' FROM (SELECT 1) x`,
 			int(w.Event().ID[15]), w.Event().Key))
 	}
-	hc := consumer.HandlerConfig{Ordered: true, QuickAttempts: 1, MinBackoff: time.Millisecond, MaxBackoff: 5 * time.Millisecond}
+	hc := consumer.HandlerConfig{Order: consumer.OrderConfig{ByKey: true}, Retry: consumer.RetryConfig{QuickAttempts: 1}, Parked: consumer.ParkedConfig{MinBackoff: time.Millisecond, MaxBackoff: 5 * time.Millisecond}}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var runs, deliveries sync.WaitGroup
@@ -314,7 +314,7 @@ func TestLogsTellNoContent(t *testing.T) {
 		t.Fatal(err)
 	}
 	log := &logBuffer{}
-	in, h := handle(t, db, consumer.Config{Logger: textLogger(log)}, consumer.HandlerConfig{QuickAttempts: 1, MaxAttempts: 2, MinBackoff: 1},
+	in, h := handle(t, db, consumer.Config{Logger: textLogger(log)}, consumer.HandlerConfig{Retry: consumer.RetryConfig{QuickAttempts: 1, MaxAttempts: 2}, Parked: consumer.ParkedConfig{MinBackoff: 1}},
 		func(ctx context.Context, w *consumer.Work[pgx.Tx], m *message.Message) error {
 			_, err := w.DB().Exec(ctx, `INSERT INTO secrets VALUES ($1)`, string(m.Payload))
 			return err // whose detail shows the row

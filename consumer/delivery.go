@@ -116,7 +116,7 @@ func (h *Handler[TX]) apply(ctx context.Context, in *incoming, optimistic bool, 
 func (h *Handler[TX]) claim(in *incoming) inbox.Claim {
 	c := h.bounds()
 	c.ID, c.Digest, c.Stamp = in.event.ID, in.event.Digest, in.event.Stamp
-	if h.cfg.Ordered && in.order != "" {
+	if h.cfg.Order.ByKey && in.order != "" {
 		c.Key, c.Message = in.order, in.toStore()
 	}
 	return c
@@ -190,8 +190,8 @@ func (h *Handler[TX]) fail(ctx context.Context, d *delivery, a attempt, step nex
 	}
 	h.logFailure(ctx, d.in, attempts, a.err)
 	d.quick++
-	if step == countAttempt && attempts < h.cfg.MaxAttempts && d.quick < h.cfg.QuickAttempts &&
-		pace.Sleep(ctx, h.inbox.jitter(doubled(h.cfg.QuickBackoff, d.quick-1))) == nil {
+	if step == countAttempt && attempts < h.cfg.Retry.MaxAttempts && d.quick < h.cfg.Retry.QuickAttempts &&
+		pace.Sleep(ctx, h.inbox.jitter(doubled(h.cfg.Retry.QuickBackoff, d.quick-1))) == nil {
 		return true, nil
 	}
 	p := inbox.Parking{Attempts: attempts, LastError: field.Error(a.err)}
@@ -222,7 +222,7 @@ func (h *Handler[TX]) refuse(ctx context.Context, d *delivery, why error) error 
 // not be kept.
 func (h *Handler[TX]) park(ctx context.Context, d *delivery, p inbox.Parking) error {
 	p.Consumer, p.Message = h.registry.consumer(), d.in.toStore()
-	p.Ordered = h.cfg.Ordered && p.Message.Key != ""
+	p.Ordered = h.cfg.Order.ByKey && p.Message.Key != ""
 	unsure := false // an earlier try may have been committed
 	for {
 		verdict, err := h.parkOnce(ctx, p)

@@ -5,18 +5,18 @@
 //
 // A service has one [Inbox], over a store. Each handler of the inbox is a separate consumer, named
 // after the service and the handler, with its own dispatch IDs, attempts and parked messages.
-// [Handler.Consume] is a Watermill handler:
+// [Inbox.AddHandler] adds it to a Watermill router:
 //
-//	inbox, err := consumer.New(store, outbox, consumer.Config{Service: "inventory"})
-//	reserve, err := inbox.Handle("reserve", func(ctx context.Context, w *consumer.Work[pgx.Tx], msg *message.Message) error {
+//	inbox, err := consumer.New(store, consumer.Config{Service: "inventory"}, consumer.WithOutbox(outbox))
+//	reserve := func(ctx context.Context, w *consumer.Work[pgx.Tx], msg *message.Message) error {
 //		_, err := w.DB().Exec(ctx, `UPDATE stock …`)
 //		if err != nil {
 //			return err
 //		}
 //		_, err = w.Write(ctx, producer.Event{Topic: "stock.reserved", Key: …, Payload: …})
 //		return err
-//	}, consumer.HandlerConfig{})
-//	router.AddConsumerHandler("reserve", "order.placed", subscriber, reserve.Consume)
+//	}
+//	_, err = inbox.AddHandler(router, "reserve", "order.placed", subscriber, reserve, consumer.HandlerConfig{})
 //	err = inbox.Run(ctx) // beside router.Run
 //
 // A [Work] is the transaction that claims the message: the claim, the handler's changes and the
@@ -70,16 +70,16 @@
 // in a group: a deploy makes many messages suspect. From the second start on the suspect runs alone
 // in its handler, and other suspects of the Inbox wait, so no other message can be blamed. Neither
 // wait is longer than HandlerConfig.Timeout, and other handlers go on. After
-// HandlerConfig.MaxSoloStarts starts alone, all without a return, the message is dead without
+// HandlerConfig.Retry.MaxSoloStarts starts alone, all without a return, the message is dead without
 // another run.
 //
 // # Groups
 //
-// A COMMIT costs more than most handlers. With HandlerConfig.GroupSize, messages share a
-// transaction. A group takes all waiting messages, up to GroupSize; messages that arrive meanwhile
+// A COMMIT costs more than most handlers. With HandlerConfig.Group.Size, messages share a
+// transaction. A group takes all waiting messages, up to Group.Size; messages that arrive meanwhile
 // form the next group. So groups grow with the load, and a message that arrives alone does not
 // wait. Groups form from messages that the subscriber delivers concurrently: give the subscriber
-// several times GroupSize in flight (amqp.SubscriberConfig.InFlight, memory.Config.InFlight). The
+// several times Group.Size in flight (amqp.SubscriberConfig.InFlight, memory.Config.InFlight). The
 // transaction claims all messages of the group, runs their handlers one after another in the order
 // of arrival, and commits. No message is acknowledged before the commit.
 //
@@ -153,7 +153,7 @@
 //   - A message is acknowledged only when it was applied, is a duplicate, or is parked where an
 //     operator sees it.
 //   - A dispatch ID is added to the window only after its COMMIT has succeeded.
-//   - With HandlerConfig.Ordered, messages of a key that are delivered in order are applied in
+//   - With HandlerConfig.Order.ByKey, messages of a key that are delivered in order are applied in
 //     order, through failures and restarts, except past a dead message.
 //   - A failing message delays its own key. An outage counts no attempts.
 //

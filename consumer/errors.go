@@ -13,14 +13,14 @@ var (
 	// [RefuseShortWindow].
 	ErrShortWindow = errors.New("window is shorter than a producer may send events again: late copies would be set aside as too old; raise Config.Window, or set Config.ShortWindow to ReportShortWindow")
 
-	// ErrOtherKey is wrapped by [Handler.Consume] of a handler with HandlerConfig.Ordered when the
-	// subscriber orders messages by another key than HandlerConfig.Key: messages of one key are
+	// ErrOtherKey is wrapped by [Handler.Consume] of a handler with HandlerConfig.Order.ByKey when the
+	// subscriber orders messages by another key than HandlerConfig.Order.Key: messages of one key are
 	// delivered concurrently, and their order is lost.
-	ErrOtherKey = errors.New("subscriber keeps messages in order by another key: give it the function of HandlerConfig.Key, or none to either")
+	ErrOtherKey = errors.New("subscriber keeps messages in order by another key: give it the function of HandlerConfig.Order.Key, or none to either")
 
 	// ErrNoOutbox is returned when a handler writes events and the inbox has no outbox. The
 	// transaction is not committed, even if the handler ignores the error.
-	ErrNoOutbox = errors.New("inbox has no outbox: pass one to consumer.New, so that handlers can write events")
+	ErrNoOutbox = errors.New("inbox has no outbox: pass one with consumer.WithOutbox, so that handlers can write events")
 	// ErrDuplicateName is wrapped when the name of a handler is taken: two handlers under one name
 	// would swallow messages of each other.
 	ErrDuplicateName = errors.New("handler name is taken: each handler is a consumer of its own")

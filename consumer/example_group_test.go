@@ -21,14 +21,14 @@ func ExampleHandlerConfig_group() {
 	ctx := context.Background()
 	store, done := exampleStore(ctx)
 	defer done()
-	inbox, err := consumer.New(store, nil, consumer.Config{Service: "inventory"})
+	inbox, err := consumer.New(store, consumer.Config{Service: "inventory"})
 	if err != nil {
 		log.Fatal(err)
 	}
 	h, err := inbox.Handle("reserve", func(ctx context.Context, w *consumer.Work[*sql.Tx], msg *message.Message) error {
 		_, err := w.DB().ExecContext(ctx, `INSERT INTO stock VALUES (?, 1)`, string(msg.Payload))
 		return err
-	}, consumer.HandlerConfig{Topic: "order.placed", GroupSize: 8, GroupWait: 5 * time.Second})
+	}, consumer.HandlerConfig{Topic: "order.placed", Group: consumer.GroupConfig{Size: 8, Wait: 5 * time.Second}})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -45,14 +45,14 @@ func ExampleInbox_HandleBatch() {
 	ctx := context.Background()
 	store, done := exampleStore(ctx)
 	defer done()
-	inbox, err := consumer.New(store, nil, consumer.Config{Service: "inventory"})
+	inbox, err := consumer.New(store, consumer.Config{Service: "inventory"})
 	if err != nil {
 		log.Fatal(err)
 	}
 	h, err := inbox.HandleBatch("reserve", func(ctx context.Context, b *consumer.Batch[*sql.Tx], msgs []*message.Message) error {
 		_, err := b.DB().ExecContext(ctx, `INSERT INTO stock VALUES ('lamp', ?)`, len(msgs))
 		return err
-	}, consumer.HandlerConfig{Topic: "order.placed", GroupSize: 8, GroupWait: 5 * time.Second})
+	}, consumer.HandlerConfig{Topic: "order.placed", Group: consumer.GroupConfig{Size: 8, Wait: 5 * time.Second}})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -31,7 +31,7 @@ func Example() {
 		log.Fatal(err)
 	}
 
-	inbox, err := consumer.New(store, outbox, consumer.Config{Service: "inventory"})
+	inbox, err := consumer.New(store, consumer.Config{Service: "inventory"}, consumer.WithOutbox(outbox))
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -68,7 +68,7 @@ func ExampleReject() {
 	ctx := context.Background()
 	store, done := exampleStore(ctx)
 	defer done()
-	in, err := consumer.New(store, nil, consumer.Config{Service: "inventory"})
+	in, err := consumer.New(store, consumer.Config{Service: "inventory"})
 	if err != nil {
 		log.Fatal(err)
 	}

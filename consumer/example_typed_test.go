@@ -25,7 +25,7 @@ func ExampleTyped() {
 	ctx := context.Background()
 	store, done := exampleStore(ctx)
 	defer done()
-	inbox, err := consumer.New(store, nil, consumer.Config{Service: "inventory"})
+	inbox, err := consumer.New(store, consumer.Config{Service: "inventory"})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -81,7 +81,7 @@ func ExampleInbox_Check() {
 	}
 	open := func(cfg consumer.Config) (*consumer.Inbox[*sql.Tx], *consumer.Handler[*sql.Tx]) {
 		cfg.Service, cfg.Verifier = "inventory", verifier
-		inbox, err := consumer.New(store, nil, cfg)
+		inbox, err := consumer.New(store, cfg)
 		if err != nil {
 			log.Fatal(err)
 		}

@@ -18,13 +18,13 @@ func postpones(err error) bool {
 // or retrying after a backoff.
 func (h *Handler[TX]) afterFailure(step nextStep, attempts int, cause error) (inbox.State, time.Duration) {
 	switch {
-	case step == makeDead, step == makeDeadUnrun, attempts >= h.cfg.MaxAttempts:
+	case step == makeDead, step == makeDeadUnrun, attempts >= h.cfg.Retry.MaxAttempts:
 		return inbox.Dead, 0
 	case step == retryLater:
 		wait, _ := RetryDelay(cause)
 		return inbox.Retrying, wait
 	default:
-		return inbox.Retrying, h.inbox.backoff(h.cfg.MinBackoff, h.cfg.MaxBackoff, attempts-h.cfg.QuickAttempts)
+		return inbox.Retrying, h.inbox.backoff(h.cfg.Parked.MinBackoff, h.cfg.Parked.MaxBackoff, attempts-h.cfg.Retry.QuickAttempts)
 	}
 }
 

@@ -101,7 +101,7 @@ func TestMessageIsDeadAfterItsAttempts(t *testing.T) {
 func TestLastAttemptIsDeadWhereverItIsMade(t *testing.T) {
 	t.Parallel()
 	fn, calls := failing(1 << 20)
-	r := newRig(t, setup{fn: fn, handler: consumer.HandlerConfig{MaxAttempts: 2, QuickBackoff: 1}})
+	r := newRig(t, setup{fn: fn, handler: consumer.HandlerConfig{Retry: consumer.RetryConfig{MaxAttempts: 2, QuickBackoff: 1}}})
 	r.consume(msg(1))
 	r.wantStates(inbox.Dead)
 	if calls.Load() != 2 {
@@ -142,7 +142,7 @@ func TestRetryAfterSaysWhenAndCounts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, setup{
-			handler: consumer.HandlerConfig{MaxAttempts: 3},
+			handler: consumer.HandlerConfig{Retry: consumer.RetryConfig{MaxAttempts: 3}},
 			fn: func(context.Context, *work, *message.Message) error {
 				return consumer.RetryAfter(time.Hour, errHandler)
 			},
@@ -191,7 +191,7 @@ func TestPanicAndGoexitAreFailures(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, setup{
-				handler: consumer.HandlerConfig{QuickAttempts: 2, QuickBackoff: time.Nanosecond},
+				handler: consumer.HandlerConfig{Retry: consumer.RetryConfig{QuickAttempts: 2, QuickBackoff: time.Nanosecond}},
 				fn: func(context.Context, *work, *message.Message) error {
 					end()
 					return nil
@@ -217,7 +217,7 @@ func TestPanicAndGoexitAreFailures(t *testing.T) {
 func TestSwallowedErrorOfAStatementIsNoSuccess(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, setup{
-		handler: consumer.HandlerConfig{QuickAttempts: 1},
+		handler: consumer.HandlerConfig{Retry: consumer.RetryConfig{QuickAttempts: 1}},
 		fn: func(_ context.Context, w *work, _ *message.Message) error {
 			w.DB().broken = true
 			return nil
@@ -271,7 +271,7 @@ func TestOrderOfAKeyIsKeptThroughParking(t *testing.T) {
 		var order []string
 		n := 0
 		r := newRig(t, setup{
-			handler: consumer.HandlerConfig{Ordered: true, QuickAttempts: 1},
+			handler: consumer.HandlerConfig{Order: consumer.OrderConfig{ByKey: true}, Retry: consumer.RetryConfig{QuickAttempts: 1}},
 			fn: func(_ context.Context, w *work, m *message.Message) error {
 				if m.UUID == number(1).String() {
 					if n++; n <= 2 {
@@ -305,7 +305,7 @@ func TestCopyThatWasAppliedMeanwhileIsNotParked(t *testing.T) {
 	var other *rig
 	r := newRig(t, setup{
 		store:   store,
-		handler: consumer.HandlerConfig{QuickAttempts: 1},
+		handler: consumer.HandlerConfig{Retry: consumer.RetryConfig{QuickAttempts: 1}},
 		fn:      func(context.Context, *work, *message.Message) error { return errHandler },
 	})
 	other = newRig(t, setup{store: store})

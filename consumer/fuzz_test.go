@@ -53,20 +53,20 @@ func FuzzHandlerConfig(f *testing.F) {
 	f.Fuzz(func(t *testing.T, topic string, timeout, backoff int64, level uint8, attempts, parked int) {
 		c, err := HandlerConfig{
 			Topic: topic, Timeout: time.Duration(timeout), LockTimeout: time.Duration(backoff), Isolation: inbox.Isolation(level),
-			QuickAttempts: attempts, QuickBackoff: time.Duration(backoff), MaxAttempts: attempts,
-			MinBackoff: time.Duration(backoff), MaxBackoff: time.Duration(timeout), MaxSoloStarts: parked, ParkedConcurrency: parked,
+			Retry:  RetryConfig{QuickAttempts: attempts, QuickBackoff: time.Duration(backoff), MaxAttempts: attempts, MaxSoloStarts: parked},
+			Parked: ParkedConfig{MinBackoff: time.Duration(backoff), MaxBackoff: time.Duration(timeout), Concurrency: parked},
 		}.withDefaults()
 		if err != nil {
-			namesFields(t, err, "Topic", "Timeout", "LockTimeout", "Isolation", "QuickAttempts", "QuickBackoff", "MaxAttempts",
-				"MinBackoff", "MaxBackoff", "MaxSoloStarts", "ParkedConcurrency")
+			namesFields(t, err, "Topic", "Timeout", "LockTimeout", "Isolation", "Retry.QuickAttempts", "Retry.QuickBackoff", "Retry.MaxAttempts",
+				"Parked.MinBackoff", "Parked.MaxBackoff", "Retry.MaxSoloStarts", "Parked.Concurrency")
 			return
 		}
-		if c.Timeout <= 0 || c.LockTimeout <= 0 || c.LockTimeout > c.Timeout || c.MaxAttempts <= 0 || c.MaxBackoff < c.MinBackoff {
+		if c.Timeout <= 0 || c.LockTimeout <= 0 || c.LockTimeout > c.Timeout || c.Retry.MaxAttempts <= 0 || c.Parked.MaxBackoff < c.Parked.MinBackoff {
 			t.Errorf("accepted: %+v", c)
 		}
 		h := &Handler[struct{}]{inbox: &Inbox[struct{}]{random: randomUpTo}, cfg: c}
-		for _, n := range []int{0, 1, c.MaxAttempts} {
-			if _, d := h.afterFailure(countAttempt, n, nil); d < 0 || d > c.MaxBackoff {
+		for _, n := range []int{0, 1, c.Retry.MaxAttempts} {
+			if _, d := h.afterFailure(countAttempt, n, nil); d < 0 || d > c.Parked.MaxBackoff {
 				t.Errorf("parked for %v after %d attempts", d, n)
 			}
 		}

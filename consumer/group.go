@@ -44,7 +44,7 @@ type instruction struct {
 // groups lets messages that are handled at the same time share transactions. It has no goroutine:
 // the Consume of a group's first member runs the group.
 //
-// While no group runs, the next group begins with all pending messages, at once or after GroupWait.
+// While no group runs, the next group begins with all pending messages, at once or after Group.Wait.
 // Beside a running group the next group begins when it is full, or when its first member has waited
 // for half a second. So messages that arrive during a transaction form the next group, and groups
 // grow with the load.
@@ -130,12 +130,12 @@ func (g *groups[TX]) leave(m *member) bool {
 func (g *groups[TX]) begin() {
 	for len(g.pending) > 0 {
 		full := len(g.pending) >= g.limit
-		wait := g.h.cfg.GroupWait - time.Since(g.pending[0].arrived)
+		wait := g.h.cfg.Group.Wait - time.Since(g.pending[0].arrived)
 		switch {
-		case full && g.running < g.h.cfg.GroupConcurrency:
+		case full && g.running < g.h.cfg.Group.Concurrency:
 		case g.running > 0: // the end of a running group begins the next group, unless the running group hangs
 			patience := groupPatience - time.Since(g.pending[0].arrived)
-			if g.running >= g.h.cfg.GroupConcurrency {
+			if g.running >= g.h.cfg.Group.Concurrency {
 				return
 			}
 			if patience > 0 {
@@ -220,6 +220,6 @@ func (g *groups[TX]) resize(members int, took time.Duration, late bool) {
 	case late:
 		g.limit = max(2, min(g.limit, members/2))
 	case members >= g.limit && took < g.h.cfg.Timeout/groupHeadroom:
-		g.limit = min(g.limit*2, g.h.cfg.GroupSize)
+		g.limit = min(g.limit*2, g.h.cfg.Group.Size)
 	}
 }

@@ -31,9 +31,9 @@ func groupsRacing[TX any](t *testing.T, db *database[TX]) {
 	var handlers []*consumer.Handler[TX]
 	var begun sync.Map // of every second dispatch, the first attempt fails whatever chance says
 	for n, level := range append(levels, levels...) {
-		hc := consumer.HandlerConfig{Isolation: level, QuickAttempts: 1000, MaxAttempts: 1000, QuickBackoff: 1, Ordered: n%2 == 0}
+		hc := consumer.HandlerConfig{Isolation: level, Retry: consumer.RetryConfig{QuickAttempts: 1000, MaxAttempts: 1000, QuickBackoff: 1}, Order: consumer.OrderConfig{ByKey: n%2 == 0}}
 		if n < len(levels) {
-			hc.GroupSize, hc.GroupConcurrency = 8, 2
+			hc.Group.Size, hc.Group.Concurrency = 8, 2
 		}
 		_, h := handle(t, db, consumer.Config{CacheSize: 1}, hc,
 			func(ctx context.Context, w *consumer.Work[TX], _ *message.Message) error {
@@ -87,7 +87,7 @@ func TestFailedStatementInAGroupFailsNoNeighbour(t *testing.T) {
 }
 
 func failedStatement[TX any](t *testing.T, db *database[TX]) {
-	_, h := handle(t, db, consumer.Config{}, consumer.HandlerConfig{GroupSize: 6, GroupWait: 20 * time.Second, QuickAttempts: 1},
+	_, h := handle(t, db, consumer.Config{}, consumer.HandlerConfig{Group: consumer.GroupConfig{Size: 6, Wait: 20 * time.Second}, Retry: consumer.RetryConfig{QuickAttempts: 1}},
 		func(ctx context.Context, w *consumer.Work[TX], _ *message.Message) error {
 			if err := db.Do(ctx, w); err != nil {
 				return err
@@ -117,7 +117,7 @@ func TestSavepointOfAnotherMessageIsOutOfReach(t *testing.T) {
 }
 
 func foreignSavepoint[TX any](t *testing.T, db *database[TX]) {
-	_, h := handle(t, db, consumer.Config{}, consumer.HandlerConfig{GroupSize: 4, GroupWait: 20 * time.Second, QuickAttempts: 1},
+	_, h := handle(t, db, consumer.Config{}, consumer.HandlerConfig{Group: consumer.GroupConfig{Size: 4, Wait: 20 * time.Second}, Retry: consumer.RetryConfig{QuickAttempts: 1}},
 		func(ctx context.Context, w *consumer.Work[TX], _ *message.Message) error {
 			if err := db.Exec(ctx, w.DB(), `SAVEPOINT mine`); err != nil {
 				return err
@@ -141,7 +141,7 @@ func foreignSavepoint[TX any](t *testing.T, db *database[TX]) {
 func TestSettingsOfAMessageAreNotThoseOfTheNext(t *testing.T) {
 	t.Parallel()
 	db, _ := newPostgres(t)
-	_, h := handle(t, db, consumer.Config{}, consumer.HandlerConfig{GroupSize: 4, GroupWait: 20 * time.Second},
+	_, h := handle(t, db, consumer.Config{}, consumer.HandlerConfig{Group: consumer.GroupConfig{Size: 4, Wait: 20 * time.Second}},
 		func(ctx context.Context, w *consumer.Work[pgx.Tx], _ *message.Message) error {
 			var tenant string
 			if err := w.DB().QueryRow(ctx, `SELECT coalesce(current_setting('shop.tenant', true), '')`).Scan(&tenant); err != nil {
@@ -195,7 +195,7 @@ func dyingGroup[TX any](t *testing.T, db *database[TX], point string) {
 		all = redelivered(4)
 	}
 	handled := 0
-	_, h := handle(t, db, consumer.Config{}, consumer.HandlerConfig{GroupSize: 4, GroupWait: 20 * time.Second},
+	_, h := handle(t, db, consumer.Config{}, consumer.HandlerConfig{Group: consumer.GroupConfig{Size: 4, Wait: 20 * time.Second}},
 		func(ctx context.Context, w *consumer.Work[TX], _ *message.Message) error {
 			if err := db.Do(ctx, w); err != nil {
 				return err
@@ -245,7 +245,7 @@ func killedGroup[TX any](t *testing.T, db *database[TX], where, point string) {
 		t.Errorf("starts of %d messages are left, want %d", starts, wantStarts)
 	}
 	var running atomic.Int64
-	_, h := handle(t, db, consumer.Config{}, consumer.HandlerConfig{GroupSize: 4, GroupWait: 20 * time.Second},
+	_, h := handle(t, db, consumer.Config{}, consumer.HandlerConfig{Group: consumer.GroupConfig{Size: 4, Wait: 20 * time.Second}},
 		func(ctx context.Context, w *consumer.Work[TX], _ *message.Message) error {
 			if running.Add(1) != 1 {
 				t.Error("a message that may have killed the process twice is not alone")

@@ -72,7 +72,7 @@ func TestBatchRecordsTheStartsOfItsRedeliveredMessages(t *testing.T) {
 				return errHandler
 			}
 			return nil
-		}, consumer.HandlerConfig{Topic: "orders", GroupWait: time.Second, GroupSize: 4})
+		}, consumer.HandlerConfig{Topic: "orders", Group: consumer.GroupConfig{Wait: time.Second, Size: 4}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -246,7 +246,7 @@ func TestLaterMembersOfAKeyWaitForOneThatHasLeftTheirGroup(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := grouped(failingAt(1))
-		s.handler.Ordered = true
+		s.handler.Order.ByKey = true
 		r := newRig(t, s)
 		r.begun(1)
 		r.wantAll(r.crowd(again(keyed(0, "a")), again(keyed(1, "b")), again(keyed(2, "b")), keyed(3, "b"), again(keyed(4, "a"))))
@@ -264,7 +264,7 @@ func TestReturnedMemberThatHasLeftItsGroupReturnsThoseBehindIt(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := grouped(failingAt(1))
-		s.handler.Ordered = true
+		s.handler.Order.ByKey = true
 		s.config.MaxHold = time.Second
 		r := newRig(t, s)
 		r.begun(1)

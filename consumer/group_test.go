@@ -65,7 +65,7 @@ func msgs(n int) []*message.Message {
 
 // grouped is a setup with groups of up to 8.
 func grouped(fn consumer.HandlerFunc[*fakeTx]) setup {
-	return setup{handler: consumer.HandlerConfig{GroupSize: 8, GroupConcurrency: 1, QuickAttempts: 1}, fn: fn}
+	return setup{handler: consumer.HandlerConfig{Group: consumer.GroupConfig{Size: 8, Concurrency: 1}, Retry: consumer.RetryConfig{QuickAttempts: 1}}, fn: fn}
 }
 
 // failingAt fails for one message.
@@ -150,7 +150,7 @@ func TestLaterMembersOfAFailedKeyWait(t *testing.T) {
 			done = append(done, w.Event().Key+" "+msg.UUID[len(msg.UUID)-1:])
 			return nil
 		})
-		s.handler.Ordered, s.handler.QuickAttempts = true, 3
+		s.handler.Order.ByKey, s.handler.Retry.QuickAttempts = true, 3
 		r := newRig(t, s)
 		r.wantAll(r.crowd(keyed(0, "a"), keyed(1, "b"), keyed(2, "c"), keyed(3, "b"), keyed(4, "a"), keyed(5, "b")))
 		for n := range 6 {
@@ -178,7 +178,7 @@ func TestLaterMembersFollowAParkedOneOfTheirGroup(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := grouped(failingAt(1))
-		s.handler.Ordered = true
+		s.handler.Order.ByKey = true
 		r := newRig(t, s)
 		r.wantAll(r.crowd(keyed(0, "a"), keyed(1, "b"), keyed(2, "b"), keyed(3, "a"), keyed(4, "b")))
 		r.wantStates(inbox.Retrying, inbox.Following, inbox.Following)
@@ -191,7 +191,7 @@ func TestLaterMembersOfAReturnedMessageAreReturned(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := grouped(failingAt(1))
-		s.handler.Ordered = true
+		s.handler.Order.ByKey = true
 		s.config.MaxHold = time.Second
 		r := newRig(t, s)
 		r.store.fail("failed", errOutage) // the attempt cannot be counted
@@ -340,7 +340,7 @@ func TestGroupWaitsNoLongerThanItIsTold(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := grouped(nil)
-		s.handler.GroupWait = 20 * time.Millisecond
+		s.handler.Group.Wait = 20 * time.Millisecond
 		r := newRig(t, s)
 		began := time.Now()
 		var wg sync.WaitGroup

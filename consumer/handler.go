@@ -58,7 +58,7 @@ func (h *Handler[TX]) Stats(ctx context.Context) (inbox.Stats, error) {
 // the message. If the message's context ended, or the database was in trouble for Config.MaxHold,
 // Consume returns an error: the message was neither applied nor parked, and the transport delivers
 // it again. The error wraps [ErrShortWindow] if the consumer must not start, and [ErrOtherKey] if
-// the subscriber orders the message of an Ordered handler by another key. The end of the message's
+// the subscriber orders the message of a handler with Order.ByKey by another key. The end of the message's
 // context does not cut a transaction short.
 func (h *Handler[TX]) Consume(msg *message.Message) error {
 	d := &delivery{redelivered: transport.Redelivered(msg)}
@@ -90,8 +90,8 @@ func (h *Handler[TX]) consume(ctx context.Context, msg *message.Message, d *deli
 	if err := fault.Hit(ctx, fault.IDRead); err != nil {
 		return err
 	}
-	if key, ok := transport.OrderingKey(ctx); ok && h.cfg.Ordered && in.event.Key != "" && key != in.event.Key {
-		h.log.ErrorContext(ctx, "subscriber keeps messages in order by another key than HandlerConfig.Key says: message refused", h.attrs(in)...)
+	if key, ok := transport.OrderingKey(ctx); ok && h.cfg.Order.ByKey && in.event.Key != "" && key != in.event.Key {
+		h.log.ErrorContext(ctx, "subscriber keeps messages in order by another key than HandlerConfig.Order.Key says: message refused", h.attrs(in)...)
 		return ErrOtherKey
 	}
 	h.registry.checkStamp(ctx, in)

@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -34,7 +35,8 @@ type Inbox[TX any] struct {
 
 	mu       sync.Mutex
 	handlers map[string]*Handler[TX]
-	added    chan struct{} // a handler was added while running
+	routed   map[routedName]struct{} // what AddHandler has added
+	added    chan struct{}           // a handler was added while running
 
 	running   atomic.Bool
 	runCalled atomic.Bool // Run or RunOnce was called
@@ -48,24 +50,44 @@ type Inbox[TX any] struct {
 	random func(most time.Duration) time.Duration // replaced by simulations
 }
 
-// New returns an inbox over store. Handlers write events to outbox; with a nil outbox, handlers
-// cannot write events. New does no I/O.
-func New[TX any](store inbox.Store[TX], outbox *producer.Outbox[TX], cfg Config) (*Inbox[TX], error) {
+// Option is an option of [New].
+type Option[TX any] func(*Inbox[TX]) error
+
+// WithOutbox has handlers write events to outbox, in the transaction of their message. The outbox and
+// the inbox must have one database.
+func WithOutbox[TX any](outbox *producer.Outbox[TX]) Option[TX] {
+	return func(i *Inbox[TX]) error {
+		if outbox == nil {
+			return errors.New("WithOutbox: outbox is nil")
+		}
+		i.outbox = outbox
+		return nil
+	}
+}
+
+// New returns an inbox over store. Without [WithOutbox], handlers cannot write events. New does no
+// I/O.
+func New[TX any](store inbox.Store[TX], cfg Config, options ...Option[TX]) (*Inbox[TX], error) {
 	cfg, err := cfg.withDefaults()
 	if store == nil {
 		err = errors.Join(err, errors.New("store is nil"))
 	}
-	if err != nil {
-		return nil, fmt.Errorf("consumer config: %w", err)
-	}
-	return &Inbox[TX]{
-		store: store, outbox: outbox, cfg: cfg, log: cfg.Logger,
+	i := &Inbox[TX]{
+		store: store, cfg: cfg, log: cfg.Logger,
 		handlers: make(map[string]*Handler[TX]),
+		routed:   make(map[routedName]struct{}),
 		added:    make(chan struct{}, 1),
 		solo:     make(chan struct{}, 1),
 		identity: identity{turn: make(chan struct{}, 1)},
 		random:   randomUpTo,
-	}, nil
+	}
+	for _, option := range options {
+		err = errors.Join(err, option(i))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("consumer config: %w", err)
+	}
+	return i, nil
 }
 
 // Store returns the store of the inbox.
@@ -99,10 +121,10 @@ func (i *Inbox[TX]) Handle(name string, fn HandlerFunc[TX], cfg HandlerConfig) (
 }
 
 // HandleBatch is [Inbox.Handle] for a function that takes a batch: messages that arrive together,
-// up to cfg.GroupSize. GroupSize defaults to 64 here.
+// up to cfg.Group.Size. Group.Size defaults to 64 here.
 func (i *Inbox[TX]) HandleBatch(name string, fn BatchFunc[TX], cfg HandlerConfig) (*Handler[TX], error) {
-	if cfg.GroupSize == 0 {
-		cfg.GroupSize = defaultBatch
+	if cfg.Group.Size == 0 {
+		cfg.Group.Size = defaultBatch
 	}
 	var one HandlerFunc[TX]
 	if fn != nil {
@@ -114,6 +136,46 @@ func (i *Inbox[TX]) HandleBatch(name string, fn BatchFunc[TX], cfg HandlerConfig
 	}
 	h.batch = fn
 	return i.add(name, h)
+}
+
+// AddHandler is [Inbox.Handle], and adds the handler to router: every middleware of the router is
+// outside the inbox. The handler has the same name there. cfg.Topic defaults to topic.
+func (i *Inbox[TX]) AddHandler(
+	router *message.Router, name, topic string, subscriber message.Subscriber, fn HandlerFunc[TX], cfg HandlerConfig,
+) (*Handler[TX], error) {
+	switch {
+	case router == nil:
+		return nil, handlerError(name, errors.New("router is nil"))
+	case subscriber == nil:
+		return nil, handlerError(name, errors.New("subscriber is nil"))
+	case router.Handlers()[name] != nil:
+		return nil, handlerError(name, fmt.Errorf("the router has one already: %w", ErrDuplicateName))
+	}
+	cfg.Topic = cmp.Or(cfg.Topic, topic)
+	h, err := i.Handle(name, fn, cfg)
+	if err != nil {
+		return nil, err
+	}
+	i.mu.Lock()
+	i.routed[routedName{router, name}] = struct{}{}
+	i.mu.Unlock()
+	router.AddConsumerHandler(name, topic, subscriber, h.Consume)
+	return h, nil
+}
+
+// routedName is a handler of a router.
+type routedName struct {
+	router *message.Router
+	name   string
+}
+
+// HasAdded tells whether [Inbox.AddHandler] has added the handler name to router. HasAdded is for code
+// that puts an inbox around the other handlers of the router.
+func (i *Inbox[TX]) HasAdded(router *message.Router, name string) bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	_, ok := i.routed[routedName{router, name}]
+	return ok
 }
 
 func handlerError(name string, err error) error { return fmt.Errorf("handler %q: %w", name, err) }
@@ -148,8 +210,8 @@ func (i *Inbox[TX]) newHandler(name string, fn HandlerFunc[TX], cfg HandlerConfi
 	h.registry.Handler, h.registry.registering = h, make(chan struct{}, 1)
 	h.retries.Handler, h.retries.wake = h, make(chan struct{}, 1)
 	h.suspects.Handler, h.forgetter.Handler = h, h
-	if cfg.GroupSize > 1 {
-		h.groups = &groups[TX]{h: h, limit: cfg.GroupSize}
+	if cfg.Group.Size > 1 {
+		h.groups = &groups[TX]{h: h, limit: cfg.Group.Size}
 	}
 	if i.cfg.CacheSize > 0 {
 		if h.registry.window, err = dedupe.New(i.cfg.CacheSize); err != nil {

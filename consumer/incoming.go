@@ -80,10 +80,10 @@ func notVerified(topic string, msg *message.Message, why error) *incoming {
 	return in
 }
 
-// readKey calls HandlerConfig.Key. After a panic, which would happen again at every attempt, the
+// readKey calls HandlerConfig.Order.Key. After a panic, which would happen again at every attempt, the
 // message is refused with an error.
 func (h *Handler[TX]) readKey(in *incoming, msg *message.Message) (err error) {
-	if h.cfg.Key == nil {
+	if h.cfg.Order.Key == nil {
 		return nil
 	}
 	defer func() {
@@ -91,7 +91,7 @@ func (h *Handler[TX]) readKey(in *incoming, msg *message.Message) (err error) {
 			err = fmt.Errorf("key of the message: %w", newPanic(v))
 		}
 	}()
-	in.event.Key = h.cfg.Key(msg)
+	in.event.Key = h.cfg.Order.Key(msg)
 	return nil
 }
 

@@ -35,7 +35,7 @@ func TestOrderedHandlerRefusesMessagesThatAreOrderedByAnotherKey(t *testing.T) {
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()
-			r := newRig(t, setup{handler: consumer.HandlerConfig{Ordered: test.ordered}})
+			r := newRig(t, setup{handler: consumer.HandlerConfig{Order: consumer.OrderConfig{ByKey: test.ordered}}})
 			m := keyed(1, "k")
 			m.SetContext(transport.WithOrderingKey(m.Context(), test.subscriber))
 			err := r.handler.Consume(m)
@@ -53,7 +53,7 @@ func TestOrderedHandlerRefusesMessagesThatAreOrderedByAnotherKey(t *testing.T) {
 func TestWhatAHandlerDoesToThePayloadIsNotParked(t *testing.T) {
 	t.Parallel()
 	var seen []string
-	r := newRig(t, setup{handler: consumer.HandlerConfig{QuickAttempts: 2, QuickBackoff: 1}, fn: func(_ context.Context, w *work, m *message.Message) error {
+	r := newRig(t, setup{handler: consumer.HandlerConfig{Retry: consumer.RetryConfig{QuickAttempts: 2, QuickBackoff: 1}}, fn: func(_ context.Context, w *work, m *message.Message) error {
 		seen = append(seen, string(m.Payload))
 		clear(m.Payload)
 		clear(w.Event().Payload)
@@ -70,7 +70,7 @@ func TestHungMemberOfAGroupDoesNotHoldUpTheNextGroup(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		hung := make(chan struct{})
-		r := newRig(t, setup{handler: consumer.HandlerConfig{GroupSize: 8}, fn: func(_ context.Context, _ *work, m *message.Message) error {
+		r := newRig(t, setup{handler: consumer.HandlerConfig{Group: consumer.GroupConfig{Size: 8}}, fn: func(_ context.Context, _ *work, m *message.Message) error {
 			if m.UUID == number(0).String() {
 				<-hung
 			}
@@ -157,7 +157,7 @@ func renamed[TX any](t *testing.T, db *database[TX]) {
 		t.Fatal(err)
 	}
 	var log logBuffer
-	inbox, err := consumer.New(db.Store, db.Outbox, consumer.Config{Service: "stock", PollInterval: time.Millisecond, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	inbox, err := consumer.New(db.Store, consumer.Config{Service: "stock", PollInterval: time.Millisecond, Logger: slog.New(slog.NewTextHandler(&log, nil))}, consumer.WithOutbox(db.Outbox))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -43,7 +43,7 @@ func ExampleInbox_Redrive() {
 	ctx := context.Background()
 	store, done := exampleStore(ctx)
 	defer done()
-	in, err := consumer.New(store, nil, consumer.Config{Service: "inventory"})
+	in, err := consumer.New(store, consumer.Config{Service: "inventory"})
 	if err != nil {
 		log.Fatal(err)
 	}

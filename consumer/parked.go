@@ -156,7 +156,7 @@ func (m *parkedMessage[TX]) apply(ctx context.Context, starts int) attempt {
 // putBack leaves the message parked for a while, without counting an attempt.
 func (m *parkedMessage[TX]) putBack(ctx context.Context, cause error) error {
 	h, p := m.h, m.message
-	retryIn := h.inbox.jitter(h.cfg.MinBackoff)
+	retryIn := h.inbox.jitter(h.cfg.Parked.MinBackoff)
 	if err := m.retry(ctx, p.Attempts, retryIn, false, cause); err != nil {
 		return fmt.Errorf("put a parked message back: %w", err)
 	}

@@ -16,7 +16,7 @@ import (
 func TestQueuedEventsGoBehindWhatTheHandlerHasQueuedForTheCommit(t *testing.T) {
 	t.Parallel()
 	for name, cfg := range map[string]consumer.HandlerConfig{
-		"alone": {}, "optimistic": {Optimistic: true}, "in a group": {GroupSize: 8},
+		"alone": {}, "optimistic": {Optimistic: true}, "in a group": {Group: consumer.GroupConfig{Size: 8}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

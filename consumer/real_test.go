@@ -39,7 +39,7 @@ func migrated(tb testing.TB, configure func(*pgxpool.Config)) *postgres.Store {
 func handle[TX any](t *testing.T, db *database[TX], cfg consumer.Config, hc consumer.HandlerConfig, fn consumer.HandlerFunc[TX]) (*consumer.Inbox[TX], *consumer.Handler[TX]) {
 	t.Helper()
 	cfg.Service = "stock"
-	inbox, err := consumer.New(db.Store, db.Outbox, cfg)
+	inbox, err := consumer.New(db.Store, cfg, consumer.WithOutbox(db.Outbox))
 	if err != nil {
 		t.Fatal(err)
 	}

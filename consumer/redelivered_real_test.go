@@ -40,11 +40,11 @@ func TestRedeliveredMessagesCostHardlyMoreStatementsThanFreshOnes(t *testing.T) 
 	const size, messages = 32, 32 * 8
 	count := &statementCounter{}
 	store := migrated(t, func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = count })
-	inbox, err := consumer.New[pgx.Tx](store, nil, consumer.Config{Service: "stock", CacheSize: -1})
+	inbox, err := consumer.New[pgx.Tx](store, consumer.Config{Service: "stock", CacheSize: -1})
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, err := inbox.Handle("reserve", nothing[pgx.Tx], consumer.HandlerConfig{Topic: "orders", GroupSize: size, GroupWait: 20 * time.Second})
+	h, err := inbox.Handle("reserve", nothing[pgx.Tx], consumer.HandlerConfig{Topic: "orders", Group: consumer.GroupConfig{Size: size, Wait: 20 * time.Second}})
 	if err != nil {
 		t.Fatal(err)
 	}

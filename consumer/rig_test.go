@@ -52,7 +52,11 @@ func newRig(t *testing.T, s setup) *rig {
 	}
 	s.config.Logger = textLogger(r.log)
 	var err error
-	if r.inbox, err = consumer.New(r.store, s.outbox, s.config); err != nil {
+	var options []consumer.Option[*fakeTx]
+	if s.outbox != nil {
+		options = append(options, consumer.WithOutbox(s.outbox))
+	}
+	if r.inbox, err = consumer.New(r.store, s.config, options...); err != nil {
 		t.Fatal(err)
 	}
 	if s.handler.Topic == "" {

@@ -75,11 +75,9 @@ func (i *Inbox[TX]) RunOnce(ctx context.Context) error {
 	i.runCalled.Store(true)
 	var errs []error
 	for _, h := range i.all() {
-		if h.retries.isReady() {
-			if err := h.retries.drain(ctx); err != nil {
-				errs = append(errs, fmt.Errorf("consumer %s: %w", h.name, err))
-				continue
-			}
+		if err := h.retries.drain(ctx); err != nil {
+			errs = append(errs, fmt.Errorf("consumer %s: %w", h.name, err))
+			continue
 		}
 		if h.extension != nil {
 			if err := h.extension.RunOnce(ctx); err != nil {
@@ -94,27 +92,8 @@ func (i *Inbox[TX]) RunOnce(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-func (rt *retries[TX]) isReady() bool {
-	if rt.cfg.Ready == nil {
-		return true
-	}
-	select {
-	case <-rt.cfg.Ready:
-		return true
-	default:
-		return false
-	}
-}
-
 // run handles parked messages until ctx ends.
 func (rt *retries[TX]) run(ctx context.Context) {
-	if rt.cfg.Ready != nil {
-		select {
-		case <-rt.cfg.Ready:
-		case <-ctx.Done():
-			return
-		}
-	}
 	p := parkedPool[TX]{
 		h:        rt.Handler,
 		inFlight: make(map[int64]struct{}),
@@ -160,7 +139,7 @@ func (p *parkedPool[TX]) run(ctx context.Context) {
 	}
 }
 
-// fill begins messages that are due, up to ParkedConcurrency, and returns the wait before the next
+// fill begins messages that are due, up to Parked.Concurrency, and returns the wait before the next
 // call.
 func (p *parkedPool[TX]) fill(ctx context.Context) time.Duration {
 	now := time.Now()
@@ -168,7 +147,7 @@ func (p *parkedPool[TX]) fill(ctx context.Context) time.Duration {
 		return wait
 	}
 	poll := p.h.inbox.cfg.PollInterval
-	room := p.h.cfg.ParkedConcurrency - len(p.inFlight)
+	room := p.h.cfg.Parked.Concurrency - len(p.inFlight)
 	if room <= 0 || ctx.Err() != nil {
 		return poll
 	}

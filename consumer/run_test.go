@@ -93,7 +93,7 @@ func TestOneSlowParkedMessageDelaysNoOther(t *testing.T) {
 		first := make(map[string]bool)
 		var order []string
 		r := newRig(t, setup{
-			handler: consumer.HandlerConfig{ParkedConcurrency: 2},
+			handler: consumer.HandlerConfig{Parked: consumer.ParkedConfig{Concurrency: 2}},
 			fn: func(ctx context.Context, _ *work, m *message.Message) error {
 				if !first[m.UUID] {
 					first[m.UUID] = true
@@ -132,7 +132,7 @@ func TestParkedMessagesThatAreDueAtTheStartAreHandledAsManyAtOnceAsOthers(t *tes
 			former.consume(msg(n))
 		}
 		var running atomic.Int64
-		r := newRig(t, setup{store: store, handler: consumer.HandlerConfig{ParkedConcurrency: 3}, fn: func(context.Context, *work, *message.Message) error {
+		r := newRig(t, setup{store: store, handler: consumer.HandlerConfig{Parked: consumer.ParkedConfig{Concurrency: 3}}, fn: func(context.Context, *work, *message.Message) error {
 			running.Add(1)
 			defer running.Add(-1)
 			time.Sleep(time.Second)
@@ -180,7 +180,7 @@ func TestRunSurvivesAnOutageWithoutAHotLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newFake()
 		fn, _ := failing(1)
-		r := newRig(t, setup{store: store, fn: fn, handler: consumer.HandlerConfig{QuickAttempts: 1}})
+		r := newRig(t, setup{store: store, fn: fn, handler: consumer.HandlerConfig{Retry: consumer.RetryConfig{QuickAttempts: 1}}})
 		store.setFault(func(string) error { return errOutage })
 		stop := r.run()
 		time.Sleep(10 * time.Minute)
@@ -239,7 +239,7 @@ func TestUnknownCommitOfAParkedMessageIsAskedAgain(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store := newFake()
 				fn, _ := failing(1)
-				r := newRig(t, setup{store: store, fn: fn, handler: consumer.HandlerConfig{QuickAttempts: 1}})
+				r := newRig(t, setup{store: store, fn: fn, handler: consumer.HandlerConfig{Retry: consumer.RetryConfig{QuickAttempts: 1}}})
 				store.failCalls(lost, 1, 1, inbox.ErrCommitUnknown)
 				r.consume(msg(1))
 				stop := r.run()
@@ -297,26 +297,6 @@ func TestOutageCountsNoAttemptsOfParkedMessages(t *testing.T) {
 	})
 }
 
-func TestHandlerThatIsNotReadyGetsNothing(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		ready := make(chan struct{})
-		fn, _ := failing(1)
-		r := newRig(t, setup{fn: fn, handler: consumer.HandlerConfig{Ready: ready, QuickAttempts: 1}})
-		stop := r.run()
-		r.consume(msg(1))
-		time.Sleep(time.Hour)
-		if err := r.inbox.RunOnce(t.Context()); err != nil {
-			t.Error(err)
-		}
-		r.wantCalls(1)
-		close(ready)
-		time.Sleep(time.Minute)
-		stop()
-		r.wantDone(number(1), 1)
-	})
-}
-
 func TestHandlerAddedWhileRunningIsTakenIn(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -324,7 +304,7 @@ func TestHandlerAddedWhileRunningIsTakenIn(t *testing.T) {
 		stop := r.run()
 		synctest.Wait()
 		fn, calls := failing(1)
-		late, err := r.inbox.Handle("late", fn, consumer.HandlerConfig{QuickAttempts: 1})
+		late, err := r.inbox.Handle("late", fn, consumer.HandlerConfig{Retry: consumer.RetryConfig{QuickAttempts: 1}})
 		if err != nil {
 			t.Fatal(err)
 		}

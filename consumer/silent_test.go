@@ -36,7 +36,7 @@ func (s deafStore) DueMessages(ctx context.Context, consumerID, limit int) ([]in
 
 func silent(t *testing.T) (*consumer.Inbox[*fakeTx], *consumer.Handler[*fakeTx]) {
 	t.Helper()
-	inbox, err := consumer.New(silentStore{newFake()}, nil, consumer.Config{Service: "stock"})
+	inbox, err := consumer.New(silentStore{newFake()}, consumer.Config{Service: "stock"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +98,7 @@ func TestManyMessagesAreHeldTogetherForASilentDatabase(t *testing.T) {
 func TestQuestionThatIsNotAnsweredIsAskedAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		inbox, err := consumer.New(deafStore{newFake()}, nil, consumer.Config{Service: "stock"})
+		inbox, err := consumer.New(deafStore{newFake()}, consumer.Config{Service: "stock"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -108,7 +108,7 @@ func TestQuestionThatIsNotAnsweredIsAskedAgain(t *testing.T) {
 				return errHandler
 			}
 			return nil
-		}, consumer.HandlerConfig{Topic: "orders", QuickAttempts: 1})
+		}, consumer.HandlerConfig{Topic: "orders", Retry: consumer.RetryConfig{QuickAttempts: 1}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -101,8 +101,8 @@ func (s *simulation) verifyBlame() {
 			s.fail("%s of %s is dead and did nothing wrong: %s", short(p.ID), p.Consumer, p.LastError)
 		case simRejects, simKills:
 		default:
-			if p.Attempts < s.handler.MaxAttempts {
-				s.fail("%s of %s is dead after %d attempts of %d: %s", short(p.ID), p.Consumer, p.Attempts, s.handler.MaxAttempts, p.LastError)
+			if p.Attempts < s.handler.Retry.MaxAttempts {
+				s.fail("%s of %s is dead after %d attempts of %d: %s", short(p.ID), p.Consumer, p.Attempts, s.handler.Retry.MaxAttempts, p.LastError)
 			}
 		}
 	}
@@ -122,7 +122,7 @@ func (s *simulation) verifyKillers() {
 			continue
 		}
 		for name, runs := range plan.runs {
-			most := copies[id] + 1 + s.handler.MaxSoloStarts + plan.returned[name]
+			most := copies[id] + 1 + s.handler.Retry.MaxSoloStarts + plan.returned[name]
 			if runs > most {
 				s.fail("%s has killed %d processes by %s, want %d at most", short(id), runs, name, most)
 			}

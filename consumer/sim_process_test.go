@@ -65,7 +65,7 @@ func (s *simulation) startProcess() {
 	p := &simProcess{sim: s, name: fmt.Sprintf("p%02d", s.named), handlers: make(map[string]*consumer.Handler[*simTx])}
 	p.ctx, p.cancel = context.WithCancel(s.t.Context())
 	var err error
-	if p.inbox, err = consumer.New(&simStore{p, s.db}, nil, s.cfg); err != nil {
+	if p.inbox, err = consumer.New(&simStore{p, s.db}, s.cfg); err != nil {
 		s.t.Fatal(err)
 	}
 	seed := s.rnd.Uint64()
@@ -77,7 +77,7 @@ func (s *simulation) startProcess() {
 	})
 	for _, q := range s.queues {
 		cfg := s.handler
-		cfg.Ordered = s.ordered[q.name]
+		cfg.Order.ByKey = s.ordered[q.name]
 		name := s.cfg.Service + "/" + q.name
 		p.handlers[q.name], err = p.inbox.Handle(q.name, func(ctx context.Context, w *consumer.Work[*simTx], _ *message.Message) error {
 			return p.handle(ctx, name, w)

@@ -87,8 +87,7 @@ func newSimulation(t *testing.T, seed uint64) *simulation {
 	}
 	s.handler = consumer.HandlerConfig{
 		Topic: "orders", Timeout: 2 * time.Second, LockTimeout: 300 * time.Millisecond,
-		QuickAttempts: pick(1, 2, 3), MaxAttempts: pick(2, 5), MinBackoff: 200 * time.Millisecond, MaxBackoff: 2 * time.Second,
-		MaxSoloStarts: pick(1, 3), ParkedConcurrency: pick(1, 3),
+		Retry: consumer.RetryConfig{QuickAttempts: pick(1, 2, 3), MaxAttempts: pick(2, 5), MaxSoloStarts: pick(1, 3)}, Parked: consumer.ParkedConfig{MinBackoff: 200 * time.Millisecond, MaxBackoff: 2 * time.Second, Concurrency: pick(1, 3)},
 	}
 	s.handler.Optimistic = flag()
 	s.prefetch, s.rate = pick(1, 3, 8), pick(3, 12, 30)
@@ -98,7 +97,7 @@ func newSimulation(t *testing.T, seed uint64) *simulation {
 		s.ordered[name] = flag()
 	}
 	if !s.handler.Optimistic && s.chance(2) {
-		s.handler.GroupSize, s.handler.GroupConcurrency = pick(2, 4, 16), pick(1, 2)
+		s.handler.Group.Size, s.handler.Group.Concurrency = pick(2, 4, 16), pick(1, 2)
 	}
 	return s
 }

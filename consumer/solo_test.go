@@ -371,7 +371,7 @@ func TestMessageThatBecomesDueLaterIsNoSuspect(t *testing.T) {
 	t.Parallel()
 	store := newFake()
 	fn, _ := failing(1)
-	r := newRig(t, setup{store: store, fn: fn, handler: consumer.HandlerConfig{QuickAttempts: 1, MinBackoff: 1}})
+	r := newRig(t, setup{store: store, fn: fn, handler: consumer.HandlerConfig{Retry: consumer.RetryConfig{QuickAttempts: 1}, Parked: consumer.ParkedConfig{MinBackoff: 1}}})
 	if err := r.inbox.RunOnce(t.Context()); err != nil { // nothing is due when the process begins
 		t.Fatal(err)
 	}
@@ -433,7 +433,7 @@ func TestStartThatNeverBeganIsTakenBack(t *testing.T) {
 			}
 			return nil
 		})
-		r := newRig(t, setup{store: store, handler: consumer.HandlerConfig{MaxSoloStarts: 1}})
+		r := newRig(t, setup{store: store, handler: consumer.HandlerConfig{Retry: consumer.RetryConfig{MaxSoloStarts: 1}}})
 		if err := r.handler.Consume(again(msg(1))); err != nil {
 			t.Fatal(err)
 		}
@@ -449,7 +449,7 @@ func TestParkedMessageThatCannotBeBegunIsNotConvicted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newFake()
 		fails := true
-		r := newRig(t, setup{store: store, handler: consumer.HandlerConfig{QuickAttempts: 1}, fn: func(context.Context, *work, *message.Message) error {
+		r := newRig(t, setup{store: store, handler: consumer.HandlerConfig{Retry: consumer.RetryConfig{QuickAttempts: 1}}, fn: func(context.Context, *work, *message.Message) error {
 			if fails {
 				return errors.New("not now")
 			}

@@ -151,7 +151,7 @@ func (su *suspects[TX]) unstart(ctx context.Context, ids ...uuid.UUID) {
 // The caller has locked the message, so no other process is running the handler. The first recorded
 // start was shared and does not count.
 func (su *suspects[TX]) tooManyStarts(starts int) error {
-	if starts <= su.cfg.MaxSoloStarts+1 {
+	if starts <= su.cfg.Retry.MaxSoloStarts+1 {
 		return nil
 	}
 	return fmt.Errorf("begun %d times: %w", starts-1, ErrNeverCameBack)

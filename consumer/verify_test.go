@@ -32,7 +32,7 @@ func verifying(t *testing.T) setup {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return setup{config: consumer.Config{Verifier: v}, handler: consumer.HandlerConfig{QuickAttempts: 1, Ordered: true}}
+	return setup{config: consumer.Config{Verifier: v}, handler: consumer.HandlerConfig{Retry: consumer.RetryConfig{QuickAttempts: 1}, Order: consumer.OrderConfig{ByKey: true}}}
 }
 
 // TestMessageThatIsNotVerifiedIsNeverRun, and takes nothing from the genuine one: neither its

@@ -45,7 +45,7 @@ func (h *Handler[TX]) workWith(ctx context.Context, tx TX, in *incoming, writer 
 	if writer != nil {
 		ctx = writer.Context(ctx)
 	} else {
-		w.within.Instead = "the inbox has no outbox, so pass one to consumer.New"
+		w.within.Instead = "the inbox has no outbox, so pass one with consumer.WithOutbox"
 		ctx = within.Context(ctx, &w.within)
 	}
 	w.msg = in.message(ctx)

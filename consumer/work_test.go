@@ -83,7 +83,7 @@ func TestHandlerThatWritesWithoutAnOutboxCannotCommit(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, setup{
-				handler: consumer.HandlerConfig{QuickAttempts: 1},
+				handler: consumer.HandlerConfig{Retry: consumer.RetryConfig{QuickAttempts: 1}},
 				fn: func(ctx context.Context, w *work, _ *message.Message) error {
 					if err := write(ctx, w); !errors.Is(err, consumer.ErrNoOutbox) {
 						t.Errorf("%s: %v", name, err)
@@ -105,7 +105,7 @@ func TestHandlerThatPublishesToAnotherOutboxCannotCommit(t *testing.T) {
 	for name, with := range map[string]bool{"with an outbox": true, "without": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := setup{handler: consumer.HandlerConfig{QuickAttempts: 1}}
+			s := setup{handler: consumer.HandlerConfig{Retry: consumer.RetryConfig{QuickAttempts: 1}}}
 			if with {
 				s.store, s.outbox = withOutbox(t)
 			}
@@ -199,7 +199,7 @@ func TestParkedMessageIsHandedOutAsItArrived(t *testing.T) {
 	var seen []*message.Message
 	var events []string
 	r := newRig(t, setup{
-		handler: consumer.HandlerConfig{QuickAttempts: 1, MinBackoff: 1},
+		handler: consumer.HandlerConfig{Retry: consumer.RetryConfig{QuickAttempts: 1}, Parked: consumer.ParkedConfig{MinBackoff: 1}},
 		fn: func(_ context.Context, w *work, m *message.Message) error {
 			seen = append(seen, m)
 			events = append(events, w.Event().Key+w.Event().Topic+w.Event().CorrelationID+w.Event().Digest.String())

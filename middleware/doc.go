@@ -1,16 +1,17 @@
 // Package middleware puts an inbox around existing Watermill handlers.
 //
-// [Inbox] makes a Watermill handler a consumer of a [consumer.Inbox]. The handler stays as it is. A
-// copy of a message is acknowledged without running the handler, and returned messages are written
-// to the outbox instead of being published:
+// [Router] makes each handler of a router a consumer of a [consumer.Inbox]. The handlers stay as they
+// are. A copy of a message is acknowledged without running the handler, and returned messages are
+// written to the outbox instead of being published:
 //
-//	mw, err := middleware.Inbox(inbox, middleware.Config{
-//		Name:         "reserve",
-//		PublishTopic: "stock.reserved",
-//		Key:          func(_ string, msg *message.Message) string { return msg.Metadata["order"] },
-//	})
-//	handler := router.AddConsumerHandler("reserve", "order.placed", subscriber, reserve)
-//	handler.AddMiddleware(mw)
+//	router.AddHandler("reserve", "order.placed", subscriber, "stock.reserved", publisher, reserve)
+//	router.AddPlugin(middleware.Router(inbox, middleware.RouterConfig{
+//		Publisher: producer.PublisherConfig{
+//			Key: func(_ string, msg *message.Message) string { return msg.Metadata["order"] },
+//		},
+//	}))
+//
+// [Wrap] is the same for one function, which may then be a handler of any router.
 //
 // A handler changes its database in the transaction of its message, which [WorkFrom] finds in the
 // message's context:
@@ -21,7 +22,7 @@
 // A publisher of the outbox ([producer.Outbox.Publisher]), or an event bus over it, publishes in
 // the same transaction, with the message's context.
 //
-// New code should use [consumer.Inbox.Handle], where the transaction is a parameter.
+// New code should use [consumer.Inbox.AddHandler], where the transaction is a parameter.
 //
 // # Guarantees
 //
@@ -29,54 +30,38 @@
 // the transaction is committed. Their dispatch IDs are children of the handled message's ID, so a
 // handler that runs again emits the same IDs. The router gets no messages to publish.
 //
-// # Order
+// # Middlewares
 //
-// A middleware that is added before this one runs outside the inbox: it sees one call per delivery,
-// and an error only if nothing could be committed. A middleware that is added afterwards runs
-// inside the transaction, once per attempt.
+// The inbox is the innermost middleware, wherever the others were added: a middleware sees one call
+// per delivery, and an error only if nothing could be committed. With an inbox, some middlewares of
+// Watermill have nothing to do, or do harm:
 //
-//	CorrelationID   inside or outside
-//	Recoverer       not needed: panics are counted. Harmless inside
-//	Retry           outside only, if at all: the inbox retries by itself. Inside, the handler
-//	                would run again in the transaction of the failed attempt, and the effects of
-//	                both attempts would be committed
-//	Timeout         not needed: use consumer.HandlerConfig.Timeout. Outside, Timeout cuts
-//	                short the wait for a database that is down
-//	Throttle        outside. Inside, the handler would wait with a transaction open
-//	CircuitBreaker  not needed: an inbox waits for its database by itself. Inside, each call that
-//	                an open breaker refuses would count as an attempt of its message
-//	PoisonQueue     not with an inbox, which keeps dead messages itself. Inside, PoisonQueue would
-//	                hide the handler's error, and half of the effects would be committed; outside,
-//	                an outage would be taken for poison
-//	IgnoreErrors    not inside: it would hide the handler's error
-//	Duplicator      outside, to show that copies are harmless. Inside, effects would be doubled
-//	InstantAck      never: a message that is acknowledged first is lost in a crash
-//	Deduplicator    never: a message would be marked as seen before its handler succeeded
-//	DelayOnError    not needed: messages are parked
+//	Recoverer, DelayOnError  not needed: panics are counted, and messages are parked
+//	Retry                    not needed: the inbox retries by itself
+//	Timeout                  not needed: use consumer.HandlerConfig.Timeout. Timeout cuts short the
+//	                         wait for a database that is down
+//	CircuitBreaker           not needed: an inbox waits for its database by itself
+//	PoisonQueue              never: an inbox keeps dead messages itself, and PoisonQueue would take
+//	                         an outage for poison
+//	InstantAck               never: a message that is acknowledged first is lost in a crash
+//	Deduplicator             never: a message would be marked as seen before its handler succeeded
+//	Duplicator               harmless: shows that copies have no effects
 //
-// The first call of [WorkFrom] detects Watermill's Retry, Duplicator, PoisonQueue and IgnoreErrors
-// inside the inbox; then every attempt fails with [ErrInside]. Two cases are not detected: a
-// middleware of your own that runs its handler more than once, and a handler that never calls
-// [WorkFrom], such as a handler that only returns messages. Keep their middlewares outside. With
-// [Wrap] every middleware is outside, wherever it was added:
-//
-//	reserve, err := middleware.Wrap(inbox, middleware.Config{Name: "reserve"}, reserve)
-//	router.AddConsumerHandler("reserve", "order.placed", subscriber, reserve)
+// A middleware that is part of the handler's function, as in wm.Retry{}.Middleware(reserve), is inside
+// the transaction. A middleware that runs the handler again would have the effects of both runs
+// committed, and a middleware that hides its error half of the effects. The first call of [WorkFrom]
+// detects Watermill's Retry, Duplicator, PoisonQueue and IgnoreErrors there; then every attempt fails
+// with [ErrInside]. Two cases are not detected: a middleware of your own that runs its handler more
+// than once, and a handler that never calls [WorkFrom], such as a handler that only returns messages.
 //
 // # Assumptions
 //
-// One middleware is one consumer. Add it to one handler, with [message.Handler.AddMiddleware], and
-// not to the whole router: two handlers under one name would swallow each other's messages. The
-// router must run before parked messages are retried; see [consumer.Inbox.Run].
-//
-// AddHandlersGroup of Watermill's cqrs.EventProcessor adds a handler to the router and does not
-// return the handler, so the middleware cannot be added to it. Either give each group a router of
-// its own, and add the middleware there with [message.Router.AddMiddleware], or write the group's
-// handler as one function around a marshaler, and give the function to [Wrap].
+// All handlers and middlewares are added before the router starts. The router must run before parked
+// messages are retried; see [consumer.Inbox.Run].
 //
 // # Limitations
 //
 // A parked message is handled again without a router: its context then has no handler name and no
-// topic of Watermill's. A handler that returns messages needs an inbox with an outbox and
-// Config.PublishTopic, whatever topic and publisher the router was given.
+// topic of Watermill's. A handler that returns messages needs an inbox with an outbox. The publisher
+// that a router was given for them gets none.
 package middleware

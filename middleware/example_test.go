@@ -18,9 +18,9 @@ import (
 	"github.com/boxpair/boxpair/transport/memory"
 )
 
-// An existing Watermill handler gets an inbox: copies do not reach the handler, and its returned
-// messages are written to the outbox.
-func Example() {
+// The handlers of an existing router get an inbox: copies do not reach them, and the messages that
+// they return are written to the outbox.
+func ExampleRouter() {
 	ctx := context.Background()
 	dir, err := os.MkdirTemp("", "example")
 	if err != nil {
@@ -43,7 +43,7 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	inbox, err := consumer.New(store, outbox, consumer.Config{Service: "inventory"})
+	inbox, err := consumer.New(store, consumer.Config{Service: "inventory"}, consumer.WithOutbox(outbox))
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -62,15 +62,11 @@ func Example() {
 		fmt.Printf("reserving %s\n", msg.Payload)
 		return []*message.Message{message.NewMessage(watermill.NewUUID(), msg.Payload)}, nil
 	}
-	mw, err := middleware.Inbox(inbox, middleware.Config{
-		Name:         "reserve",
-		PublishTopic: "stock.reserved",
-		Key:          func(_ string, msg *message.Message) string { return string(msg.Payload) },
-	})
-	if err != nil {
-		log.Fatal(err)
-	}
-	router.AddHandler("reserve", "order.placed", broker.Subscriber("reserve"), "", nil, reserve).AddMiddleware(mw)
+	var direct message.Publisher // gets no messages
+	router.AddHandler("reserve", "order.placed", broker.Subscriber("reserve"), "stock.reserved", direct, reserve)
+	router.AddPlugin(middleware.Router(inbox, middleware.RouterConfig{Publisher: producer.PublisherConfig{
+		Key: func(_ string, msg *message.Message) string { return string(msg.Payload) },
+	}}))
 	go func() { _ = router.Run(ctx) }()
 	<-router.Running()
 

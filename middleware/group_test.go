@@ -18,9 +18,9 @@ func TestPlainHandlersShareTransactions(t *testing.T) {
 	r := newRig(t)
 	var mu sync.Mutex
 	transactions := make(map[*sql.Tx]int)
-	r.add(middleware.Config{
+	r.add(plainHandler{
 		Name: "reserve", PublishTopic: "reserved", NoKey: true,
-		Handler: consumer.HandlerConfig{GroupSize: 8, GroupWait: 10 * time.Second, QuickAttempts: 1},
+		Handler: consumer.HandlerConfig{Group: consumer.GroupConfig{Size: 8, Wait: 10 * time.Second}, Retry: consumer.RetryConfig{QuickAttempts: 1}},
 	}, func(msg *message.Message) ([]*message.Message, error) {
 		if err := effect(msg); err != nil {
 			return nil, err

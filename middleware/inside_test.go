@@ -14,6 +14,7 @@ import (
 
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/middleware"
+	"github.com/boxpair/boxpair/producer"
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
@@ -53,8 +54,12 @@ func TestMiddlewareThatRepeatsOrHidesIsRefusedInside(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t)
-			cfg := middleware.Config{Name: "reserve", Handler: consumer.HandlerConfig{MaxAttempts: 1}}
-			r.add(cfg, failsOnce(), wm.Recoverer, wm.CorrelationID, inside, wm.Timeout(time.Minute))
+			cfg := plainHandler{Name: "reserve", Handler: consumer.HandlerConfig{Retry: consumer.RetryConfig{MaxAttempts: 1}}}
+			fn := failsOnce() // as if the middlewares were part of the handler
+			for _, mw := range []message.HandlerMiddleware{wm.Timeout(time.Minute), inside, wm.CorrelationID, wm.Recoverer} {
+				fn = mw(fn)
+			}
+			r.add(cfg, fn)
 			stop := r.run()
 			defer stop()
 			r.publish(order(1))
@@ -73,11 +78,12 @@ func TestMiddlewareThatRepeatsIsHarmlessAroundAWrappedHandler(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t)
-			handler, err := middleware.Wrap(r.inbox, middleware.Config{Name: "reserve"}, failsOnce())
+			handler, err := middleware.Wrap(r.inbox, "reserve", failsOnce(), middleware.Config{})
 			if err != nil {
 				t.Fatal(err)
 			}
 			r.router.AddConsumerHandler("reserve", "orders", r.broker.Subscriber("reserve"), handler).AddMiddleware(around)
+			r.config.Except = []string{"reserve"}
 			stop := r.run()
 			defer stop()
 			r.publish(order(1))
@@ -90,7 +96,9 @@ func TestMiddlewareThatRepeatsIsHarmlessAroundAWrappedHandler(t *testing.T) {
 func TestWrappedHandlerIsAConsumer(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	handler, err := middleware.Wrap(r.inbox, middleware.Config{Name: "reserve", PublishTopic: "reserved", Key: keyOf}, reserve)
+	handler, err := middleware.Wrap(r.inbox, "reserve", reserve, middleware.Config{
+		PublishTopic: "reserved", Publisher: producer.PublisherConfig{Key: keyOf},
+	})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -101,10 +109,10 @@ func TestWrappedHandlerIsAConsumer(t *testing.T) {
 	}
 	r.wantNumber(`SELECT count(*) FROM effects`, 1)
 	r.wantNumber(`SELECT count(*) FROM boxpair_outbox_events`, 2)
-	if _, err := middleware.Wrap(r.inbox, middleware.Config{Name: "reserve"}, reserve); !errors.Is(err, consumer.ErrDuplicateName) {
+	if _, err := middleware.Wrap(r.inbox, "reserve", reserve, middleware.Config{}); !errors.Is(err, consumer.ErrDuplicateName) {
 		t.Errorf("second handler under one name: %v", err)
 	}
-	if _, err := middleware.Wrap(r.inbox, middleware.Config{Name: "other"}, nil); err == nil || !strings.Contains(err.Error(), "function") {
+	if _, err := middleware.Wrap(r.inbox, "other", nil, middleware.Config{}); err == nil || !strings.Contains(err.Error(), "function") {
 		t.Errorf("no function: %v", err)
 	}
 }

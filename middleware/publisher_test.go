@@ -11,7 +11,6 @@ import (
 
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/idgen"
-	"github.com/boxpair/boxpair/middleware"
 	"github.com/boxpair/boxpair/producer"
 )
 
@@ -24,8 +23,8 @@ func (e *stockReserved) EventKey() string { return e.Order }
 func TestEventBusThatWasMadeOncePublishesInHandlers(t *testing.T) {
 	t.Parallel()
 	for name, cfg := range map[string]consumer.HandlerConfig{
-		"alone":      {QuickAttempts: 2},
-		"in a group": {QuickAttempts: 2, GroupSize: 2, GroupWait: time.Second},
+		"alone":      {Retry: consumer.RetryConfig{QuickAttempts: 2}},
+		"in a group": {Retry: consumer.RetryConfig{QuickAttempts: 2}, Group: consumer.GroupConfig{Size: 2, Wait: time.Second}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -45,10 +44,10 @@ func TestEventBusThatWasMadeOncePublishesInHandlers(t *testing.T) {
 			}
 			var runs atomic.Int64
 			tries := make(chan string, 2)
-			if cfg.GroupSize == 0 { // one member of a group that fails leaves the others alone
+			if cfg.Group.Size == 0 { // one member of a group that fails leaves the others alone
 				tries <- number(1).String()
 			}
-			r.add(middleware.Config{Name: "reserve", Handler: cfg}, func(msg *message.Message) ([]*message.Message, error) {
+			r.add(plainHandler{Name: "reserve", Handler: cfg}, func(msg *message.Message) ([]*message.Message, error) {
 				runs.Add(1)
 				if err := effect(msg); err != nil {
 					return nil, err
@@ -77,7 +76,7 @@ func TestEventBusThatWasMadeOncePublishesInHandlers(t *testing.T) {
 			all.Wait()
 			r.waitFor(func() bool { return r.number(`SELECT count(*) FROM effects`) == 2 })
 			stop()
-			if n := runs.Load(); cfg.GroupSize > 0 && n != 2 {
+			if n := runs.Load(); cfg.Group.Size > 0 && n != 2 {
 				t.Errorf("the group was run one by one, after %d runs", n)
 			}
 			queued, err := r.store.Fetch(t.Context(), everything())
@@ -102,7 +101,7 @@ func TestEventBusThatWasMadeOncePublishesInHandlers(t *testing.T) {
 func TestNotesOfAnotherMessageAreNotPassedOn(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	r.add(middleware.Config{Name: "pass", PublishTopic: "passed", Key: keyOf}, message.PassthroughHandler)
+	r.add(plainHandler{Name: "pass", PublishTopic: "passed", Key: keyOf}, message.PassthroughHandler)
 	stop := r.run()
 	m := order(1)
 	if err := producer.Describe(&stockReserved{"42"}, m); err != nil {

@@ -33,6 +33,16 @@ type rig struct {
 	inbox  *consumer.Inbox[*sql.Tx]
 	broker *memory.Broker
 	router *message.Router
+	config middleware.RouterConfig
+}
+
+// plainHandler is how a Watermill handler of these tests is added to a router with an inbox.
+type plainHandler struct {
+	Name         string
+	PublishTopic string
+	Key          func(topic string, msg *message.Message) string
+	NoKey        bool
+	Handler      consumer.HandlerConfig
 }
 
 func newRig(t *testing.T) *rig {
@@ -66,38 +76,40 @@ func newRig(t *testing.T) *rig {
 // restart makes a new inbox and a new router, as a new process does.
 func (r *rig) restart(withOutbox bool) {
 	r.t.Helper()
-	outbox := r.outbox
-	if !withOutbox {
-		outbox = nil
+	var options []consumer.Option[*sql.Tx]
+	if withOutbox {
+		options = append(options, consumer.WithOutbox(r.outbox))
 	}
 	var err error
-	if r.inbox, err = consumer.New(r.store, outbox, consumer.Config{Service: "stock"}); err != nil {
+	if r.inbox, err = consumer.New(r.store, consumer.Config{Service: "stock"}, options...); err != nil {
 		r.t.Fatal(err)
 	}
+	r.config = middleware.RouterConfig{Handlers: make(map[string]consumer.HandlerConfig)}
 	if r.router, err = message.NewRouter(message.RouterConfig{CloseTimeout: 10 * time.Second}, watermill.NopLogger{}); err != nil {
 		r.t.Fatal(err)
 	}
 }
 
-// add adds a handler with an inbox middleware of its own to the router.
-func (r *rig) add(cfg middleware.Config, fn message.HandlerFunc, inside ...message.HandlerMiddleware) {
+// add adds a handler to the router.
+func (r *rig) add(h plainHandler, fn message.HandlerFunc, around ...message.HandlerMiddleware) {
 	r.t.Helper()
-	mw, err := middleware.Inbox(r.inbox, cfg)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	h := r.router.AddHandler(cfg.Name, "orders", r.broker.Subscriber(cfg.Name), "never", noPublisher{r.t}, fn)
-	h.AddMiddleware(mw)
-	h.AddMiddleware(inside...)
+	r.config.Handlers[h.Name] = h.Handler
+	r.config.Publisher.Key, r.config.Publisher.NoKey = h.Key, h.NoKey
+	r.router.AddHandler(h.Name, "orders", r.broker.Subscriber(h.Name), h.PublishTopic, noPublisher{r.t}, fn).AddMiddleware(around...)
 }
 
-// run runs the router until the returned function is called.
+// run runs the router, with the inbox around its handlers, until the returned function is called.
 func (r *rig) run() (stop func()) {
 	r.t.Helper()
 	router := r.router
+	router.AddPlugin(middleware.Router(r.inbox, r.config))
 	done := make(chan error, 1)
 	go func() { done <- router.Run(context.Background()) }()
-	<-router.Running()
+	select {
+	case <-router.Running():
+	case err := <-done:
+		r.t.Fatalf("run the router: %v", err)
+	}
 	return func() {
 		r.t.Helper()
 		if err := router.Close(); err != nil {

@@ -168,7 +168,7 @@ func TestErrorsSetTheStatus(t *testing.T) {
 	t.Parallel()
 	s := newService(t, consumer.Config{})
 	runs := 0
-	h := s.handle("ship", "order.placed", consumer.HandlerConfig{QuickBackoff: time.Millisecond, MaxAttempts: 2},
+	h := s.handle("ship", "order.placed", consumer.HandlerConfig{Retry: consumer.RetryConfig{QuickBackoff: time.Millisecond, MaxAttempts: 2}},
 		func(context.Context, *work, *message.Message) error {
 			if runs++; runs == 1 {
 				return fmt.Errorf("ship: %w", errNoStock)
@@ -246,7 +246,7 @@ func TestNothingOfAPayloadIsExported(t *testing.T) {
 	t.Parallel()
 	const secret = "XSECRETX"
 	s := newService(t, consumer.Config{})
-	h := s.handle("ship", "order.placed", consumer.HandlerConfig{QuickAttempts: 1, MaxAttempts: 1},
+	h := s.handle("ship", "order.placed", consumer.HandlerConfig{Retry: consumer.RetryConfig{QuickAttempts: 1, MaxAttempts: 1}},
 		func(_ context.Context, _ *work, msg *message.Message) error { panic(string(msg.Payload)) })
 	s.start()
 	ok(t, s.tel.WatchOutbox("shop", s.outbox))

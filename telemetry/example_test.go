@@ -111,7 +111,7 @@ func openShop(ctx context.Context) (*producer.Outbox[*sql.Tx], *consumer.Inbox[*
 	if err != nil {
 		log.Fatal(err)
 	}
-	inbox, err := consumer.New(store, outbox, consumer.Config{Service: "warehouse"})
+	inbox, err := consumer.New(store, consumer.Config{Service: "warehouse"}, consumer.WithOutbox(outbox))
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -17,6 +17,7 @@ import (
 
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/middleware"
+	"github.com/boxpair/boxpair/producer"
 	"github.com/boxpair/boxpair/producer/relay"
 	"github.com/boxpair/boxpair/telemetry"
 	"github.com/boxpair/boxpair/transport"
@@ -32,7 +33,7 @@ func TestSpanOfASetHasALinkToEachMessage(t *testing.T) {
 				return nil
 			}
 			return errNoStock // and then in halves
-		}), consumer.HandlerConfig{GroupSize: 3, GroupWait: 10 * time.Second, GroupConcurrency: 1})
+		}), consumer.HandlerConfig{Group: consumer.GroupConfig{Size: 3, Wait: 10 * time.Second, Concurrency: 1}})
 	ok(t, err)
 	s.router.AddConsumerHandler("ship", "order.placed", s.broker.Subscriber("ship"), h.Consume)
 	s.start()
@@ -74,15 +75,16 @@ func TestSpanOfASetHasALinkToEachMessage(t *testing.T) {
 func TestPlainHandlersAreTracedWithinTheirInbox(t *testing.T) {
 	t.Parallel()
 	s := newService(t, consumer.Config{})
-	mw, err := middleware.Inbox(s.inbox, middleware.Config{Name: "ship", PublishTopic: "order.shipped", NoKey: true})
-	ok(t, err)
-	s.router.AddHandler("ship", "order.placed", s.broker.Subscriber("ship"), "", nil,
-		func(msg *message.Message) ([]*message.Message, error) {
-			if !trace.SpanContextFromContext(msg.Context()).IsValid() {
-				t.Error("the message has no span in its context")
-			}
-			return []*message.Message{message.NewMessage("", []byte("shipped"))}, nil
-		}).AddMiddleware(mw, s.tel.Middleware("warehouse/ship"))
+	ship := func(msg *message.Message) ([]*message.Message, error) {
+		if !trace.SpanContextFromContext(msg.Context()).IsValid() {
+			t.Error("the message has no span in its context")
+		}
+		return []*message.Message{message.NewMessage("", []byte("shipped"))}, nil
+	}
+	s.router.AddHandler("ship", "order.placed", s.broker.Subscriber("ship"), "order.shipped", nil, s.tel.Middleware("warehouse/ship")(ship))
+	s.router.AddPlugin(middleware.Router(s.inbox, middleware.RouterConfig{
+		Publisher: producer.PublisherConfig{NoKey: true}, Except: []string{"mail"},
+	}))
 	s.handle("mail", "order.shipped", consumer.HandlerConfig{}, func(context.Context, *work, *message.Message) error { return nil })
 	s.start()
 	s.write(t.Context(), order("order.placed", "42"))

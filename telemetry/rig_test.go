@@ -182,7 +182,7 @@ func newService(t testing.TB, cfg consumer.Config) *service {
 	s.outbox, err = producer.New(s.store, producer.Config{Name: "shop"})
 	ok(t, err)
 	cfg.Service = "warehouse"
-	s.inbox, err = consumer.New(s.store, s.outbox, cfg)
+	s.inbox, err = consumer.New(s.store, cfg, consumer.WithOutbox(s.outbox))
 	ok(t, err)
 	s.broker, err = memory.New(memory.Config{})
 	ok(t, err)

@@ -46,7 +46,7 @@ func newPayments(t *testing.T) *payments {
 	store, err := sqlite.New(db, sqlite.Config{})
 	ok(t, err)
 	s := &payments{t: t, url: "sqlite:" + path}
-	s.inbox, err = consumer.New(store, nil, consumer.Config{Service: "payments"})
+	s.inbox, err = consumer.New(store, consumer.Config{Service: "payments"})
 	ok(t, err)
 	s.handler, err = effects.Handle(s.inbox, "charge", effects.Effect[*sql.Tx, string, string]{
 		Prepare: func(context.Context, *consumer.Work[*sql.Tx], *message.Message) (string, error) { return intent, nil },

@@ -94,7 +94,7 @@ func both[TX any](s store[TX], end func()) (*operators, func(), error) {
 		end()
 		return nil, nil, err
 	}
-	in, err := consumer.New(s, out, consumer.Config{Service: tool, Logger: log})
+	in, err := consumer.New(s, consumer.Config{Service: tool, Logger: log}, consumer.WithOutbox(out))
 	if err != nil {
 		end()
 		return nil, nil, err

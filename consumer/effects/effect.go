@@ -49,7 +49,7 @@ type Effect[TX, I, R any] struct {
 // Config configures a handler with an effect outside the database.
 type Config struct {
 	// Handler configures the steps that run in transactions: all fields apply to Prepare; Timeout,
-	// LockTimeout and Isolation also apply to Finish. With Ordered, an effect waits until the
+	// LockTimeout and Isolation also apply to Finish. With Order.ByKey, an effect waits until the
 	// earlier effects of its key are done, dead or discarded.
 	Handler consumer.HandlerConfig `yaml:"handler" envPrefix:"HANDLER_"`
 	// Idempotent tells that the other side carries out one key once, however many requests arrive:

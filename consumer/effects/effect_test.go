@@ -57,7 +57,7 @@ func TestEffectThatIsRecordedWithoutRunIsAnError(t *testing.T) {
 	t.Parallel()
 	db, _ := consumertest.NewSQLite(t)
 	log := &consumertest.LogBuffer{}
-	inbox, err := consumer.New(db.Store, db.Outbox, consumer.Config{Service: "stock", Logger: slog.New(slog.NewTextHandler(log, nil))})
+	inbox, err := consumer.New(db.Store, consumer.Config{Service: "stock", Logger: slog.New(slog.NewTextHandler(log, nil))}, consumer.WithOutbox(db.Outbox))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +136,7 @@ func calledOutside[TX any](t *testing.T, db *consumertest.Database[TX]) {
 		})
 		return receipt{Number: key.String()}, err
 	}
-	in, h := pay(t, db.Store, db, e, effects.Config{Handler: consumer.HandlerConfig{Timeout: 5 * time.Second, QuickAttempts: 1}})
+	in, h := pay(t, db.Store, db, e, effects.Config{Handler: consumer.HandlerConfig{Timeout: 5 * time.Second, Retry: consumer.RetryConfig{QuickAttempts: 1}}})
 	if err := h.Consume(consumertest.Msg(1)); err != nil {
 		t.Fatal(err)
 	}
@@ -181,7 +181,7 @@ func TestFateOfErrorsOfDo(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db, _ := consumertest.NewSQLite(t)
-			inbox, err := consumer.New(db.Store, db.Outbox, consumer.Config{Service: "stock"})
+			inbox, err := consumer.New(db.Store, consumer.Config{Service: "stock"}, consumer.WithOutbox(db.Outbox))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -310,7 +310,7 @@ func TestMessageMayNeedNoEffect(t *testing.T) {
 func TestEffectsThatCannotBeAreRefused(t *testing.T) {
 	t.Parallel()
 	db, _ := consumertest.NewSQLite(t)
-	in, err := consumer.New(db.Store, nil, consumer.Config{Service: "stock"})
+	in, err := consumer.New(db.Store, consumer.Config{Service: "stock"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -325,7 +325,7 @@ func TestEffectsThatCannotBeAreRefused(t *testing.T) {
 	if _, err = effects.Handle(in, "pay", e, effects.Config{}); err == nil || !strings.Contains(err.Error(), "Do") {
 		t.Error(err)
 	}
-	bare, err := consumer.New[*sql.Tx](struct{ inbox.Store[*sql.Tx] }{db.Store}, nil, consumer.Config{Service: "stock"})
+	bare, err := consumer.New[*sql.Tx](struct{ inbox.Store[*sql.Tx] }{db.Store}, consumer.Config{Service: "stock"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -364,7 +364,7 @@ func TestEffectsOfAKeyAreCarriedOutInOrder(t *testing.T) {
 		order = append(order, c.Order)
 		return receipt{Number: key.String()}, nil
 	}
-	inbox, h := pay(t, db.Store, db, e, effects.Config{Handler: consumer.HandlerConfig{Ordered: true}})
+	inbox, h := pay(t, db.Store, db, e, effects.Config{Handler: consumer.HandlerConfig{Order: consumer.OrderConfig{ByKey: true}}})
 	var want []string
 	for n := range 4 {
 		if err := h.Consume(consumertest.Keyed(n, "a")); err != nil {
@@ -444,7 +444,7 @@ func TestResultOfAnEffectIsKeptThroughALongOutage(t *testing.T) {
 	db, _ := consumertest.NewSQLite(t)
 	store := &cutOff{Store: db.Store, EffectStore: db.Store.(inbox.EffectStore[*sql.Tx])}
 	store.down.Store(true)
-	inbox, err := consumer.New[*sql.Tx](store, db.Outbox, consumer.Config{Service: "stock", MaxHold: time.Millisecond, PollInterval: 10 * time.Millisecond})
+	inbox, err := consumer.New[*sql.Tx](store, consumer.Config{Service: "stock", MaxHold: time.Millisecond, PollInterval: 10 * time.Millisecond}, consumer.WithOutbox(db.Outbox))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,7 +25,7 @@ func ExampleHandle() {
 	ctx := context.Background()
 	store, done := exampleStore(ctx)
 	defer done()
-	inbox, err := consumer.New(store, nil, consumer.Config{Service: "payment"})
+	inbox, err := consumer.New(store, consumer.Config{Service: "payment"})
 	if err != nil {
 		log.Fatal(err)
 	}

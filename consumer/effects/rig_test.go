@@ -96,7 +96,7 @@ func paying[TX any](db *consumertest.Database[TX], p provider) effects.Effect[TX
 // pay returns a handler under the name "pay" of a new inbox on a store.
 func pay[TX any](t *testing.T, store inbox.Store[TX], db *consumertest.Database[TX], e effects.Effect[TX, charge, receipt], cfg effects.Config) (*consumer.Inbox[TX], *effects.Handler[TX]) {
 	t.Helper()
-	inbox, err := consumer.New(store, db.Outbox, consumer.Config{Service: "stock"})
+	inbox, err := consumer.New(store, consumer.Config{Service: "stock"}, consumer.WithOutbox(db.Outbox))
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -44,7 +44,7 @@ func (x *runner[TX]) prepare(ctx context.Context, w *consumer.Work[TX], intent a
 	e, h := w.Event(), x.host
 	err = x.store.PrepareEffect(ctx, w.DB(), inbox.EffectIntent{
 		Consumer: h.Consumer(), ID: e.ID, Key: Key(h.Name(), e.ID),
-		Topic: text.Clean(e.Topic, field.MaxKey), OrderKey: field.Key(e.Key), Ordered: h.Config().Ordered && e.Key != "",
+		Topic: text.Clean(e.Topic, field.MaxKey), OrderKey: field.Key(e.Key), Ordered: h.Config().Order.ByKey && e.Key != "",
 		Metadata: w.Message().Metadata, Intent: b,
 	})
 	if errors.Is(err, inbox.ErrEffectConflict) {

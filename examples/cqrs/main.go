@@ -103,7 +103,7 @@ func (s *service) confirm(ctx context.Context, event *StockReserved) error {
 	return err
 }
 
-// addHandlers gives each handler of the event processor an inbox middleware of its own.
+// addHandlers adds the handlers of an event processor to router, and the inbox around them.
 func (s *service) addHandlers(router *message.Router, broker *memory.Broker, inbox *consumer.Inbox[*sql.Tx]) error {
 	processor, err := cqrs.NewEventProcessorWithConfig(router, cqrs.EventProcessorConfig{
 		GenerateSubscribeTopic: func(p cqrs.EventProcessorGenerateSubscribeTopicParams) (string, error) { return p.EventName, nil },
@@ -119,16 +119,11 @@ func (s *service) addHandlers(router *message.Router, broker *memory.Broker, inb
 		cqrs.NewEventHandler("reserve", s.reserve),
 		cqrs.NewEventHandler("confirm", s.confirm),
 	} {
-		handler, err := processor.AddHandler(h)
-		if err != nil {
+		if _, err := processor.AddHandler(h); err != nil {
 			return err
 		}
-		mw, err := middleware.Inbox(inbox, middleware.Config{Name: h.HandlerName()})
-		if err != nil {
-			return err
-		}
-		handler.AddMiddleware(mw)
 	}
+	router.AddPlugin(middleware.Router(inbox, middleware.RouterConfig{}))
 	return nil
 }
 
@@ -178,7 +173,7 @@ func run(ctx context.Context, path string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	inbox, err := consumer.New(store, outbox, consumer.Config{Service: "shop"})
+	inbox, err := consumer.New(store, consumer.Config{Service: "shop"}, consumer.WithOutbox(outbox))
 	if err != nil {
 		return err
 	}
@@ -190,7 +185,7 @@ func run(ctx context.Context, path string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if err := shop.addHandlers(router, broker, inbox); err != nil { //nolint:contextcheck // each message has its own context
+	if err := shop.addHandlers(router, broker, inbox); err != nil {
 		return err
 	}
 

@@ -100,7 +100,7 @@ func newService(db *database) (*service, error) {
 	if s.outbox, err = producer.New(db.store, producer.Config{Name: "shop"}); err != nil {
 		return nil, err
 	}
-	if s.inbox, err = consumer.New(db.store, s.outbox, consumer.Config{Service: "stock"}); err != nil {
+	if s.inbox, err = consumer.New(db.store, consumer.Config{Service: "stock"}, consumer.WithOutbox(s.outbox)); err != nil {
 		return nil, err
 	}
 	s.handler, err = s.inbox.Handle("take", s.take, consumer.HandlerConfig{})

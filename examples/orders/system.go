@@ -107,7 +107,7 @@ func (s *system[TX]) runService(ctx context.Context, service string, listening f
 	if err != nil {
 		return err
 	}
-	inbox, err := consumer.New(db.Store(), outbox, consumer.Config{Service: service, Logger: s.logger})
+	inbox, err := consumer.New(db.Store(), consumer.Config{Service: service, Logger: s.logger}, consumer.WithOutbox(outbox))
 	if err != nil {
 		return err
 	}
@@ -136,18 +136,18 @@ func (s *system[TX]) runService(ctx context.Context, service string, listening f
 }
 
 func (s *system[TX]) addHandler(router *message.Router, inbox *consumer.Inbox[TX], sub subscription) error {
-	handler, err := inbox.Handle(sub.topic, saga[TX]{s.dbs[sub.service]}.handle(sub), consumer.HandlerConfig{Ordered: true})
+	subscriber, err := s.net.subscriber(sub)
+	if err != nil {
+		return err
+	}
+	ordered := consumer.HandlerConfig{Order: consumer.OrderConfig{ByKey: true}}
+	handler, err := inbox.AddHandler(router, sub.topic, sub.topic, subscriber, saga[TX]{s.dbs[sub.service]}.handle(sub), ordered)
 	if err != nil {
 		return err
 	}
 	s.mu.Lock()
 	s.handlers = append(s.handlers, handler)
 	s.mu.Unlock()
-	subscriber, err := s.net.subscriber(sub)
-	if err != nil {
-		return err
-	}
-	router.AddConsumerHandler(sub.consumer(), sub.topic, subscriber, handler.Consume)
 	return nil
 }
 

@@ -103,7 +103,7 @@ func (db *database[TX]) serve(ctx context.Context, providerURL string) error {
 	if err != nil {
 		return err
 	}
-	inbox, err := consumer.New(db.store, db.outbox, consumer.Config{Service: "shop"})
+	inbox, err := consumer.New(db.store, consumer.Config{Service: "shop"}, consumer.WithOutbox(db.outbox))
 	if err != nil {
 		return err
 	}
@@ -115,18 +115,18 @@ func (db *database[TX]) serve(ctx context.Context, providerURL string) error {
 	if err != nil {
 		return err
 	}
-	ship, err := inbox.Handle("ship", func(ctx context.Context, w *consumer.Work[TX], msg *message.Message) error {
-		return db.exec(ctx, w.DB(), `INSERT INTO shipments (id) VALUES ($1)`, string(msg.Payload))
-	}, consumer.HandlerConfig{Topic: "order.paid"})
-	if err != nil {
-		return err
-	}
 	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
 	if err != nil {
 		return err
 	}
 	router.AddConsumerHandler("pay", "order.placed", broker.Subscriber("pay"), pay.Consume)
-	router.AddConsumerHandler("ship", "order.paid", broker.Subscriber("ship"), ship.Consume)
+	ship := func(ctx context.Context, w *consumer.Work[TX], msg *message.Message) error {
+		return db.exec(ctx, w.DB(), `INSERT INTO shipments (id) VALUES ($1)`, string(msg.Payload))
+	}
+	_, err = inbox.AddHandler(router, "ship", "order.paid", broker.Subscriber("ship"), ship, consumer.HandlerConfig{})
+	if err != nil {
+		return err
+	}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	var wg sync.WaitGroup

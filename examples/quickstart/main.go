@@ -83,11 +83,7 @@ func run(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	inbox, err := consumer.New(store, outbox, consumer.Config{Service: "warehouse"})
-	if err != nil {
-		return err
-	}
-	ship, err := inbox.Handle("ship", shipOrder, consumer.HandlerConfig{})
+	inbox, err := consumer.New(store, consumer.Config{Service: "warehouse"}, consumer.WithOutbox(outbox))
 	if err != nil {
 		return err
 	}
@@ -95,10 +91,14 @@ func run(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	router.AddConsumerHandler("ship", "order.placed", broker.Subscriber("ship"), ship.Consume)
+	_, err = inbox.AddHandler(router, "ship", "order.placed", broker.Subscriber("ship"), shipOrder, consumer.HandlerConfig{})
+	if err != nil {
+		return err
+	}
 
+	addExisting(router, inbox, broker.Subscriber("bill"))
 	publisher, err := newPublisher(outbox)
-	err = errors.Join(err, createTables(ctx, db), addWrapped(router, inbox, broker.Subscriber("bill")))
+	err = errors.Join(err, createTables(ctx, db))
 	if err != nil {
 		return err
 	}

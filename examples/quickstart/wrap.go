@@ -51,21 +51,17 @@ func publishOrder(ctx context.Context, db *sql.DB, outbox *producer.Outbox[*sql.
 }
 
 // billOrder is a plain Watermill handler, in the transaction of its message.
-func billOrder(msg *message.Message) ([]*message.Message, error) {
+func billOrder(msg *message.Message) error {
 	w, ok := middleware.WorkFrom[*sql.Tx](msg.Context())
 	if !ok {
-		return nil, errors.New("there is no inbox around this handler")
+		return errors.New("there is no inbox around this handler")
 	}
 	_, err := w.DB().ExecContext(msg.Context(), `INSERT INTO invoices VALUES ($1)`, string(msg.Payload))
-	return nil, err
+	return err
 }
 
-// addWrapped puts the inbox around billOrder.
-func addWrapped(router *message.Router, inbox *consumer.Inbox[*sql.Tx], subscriber message.Subscriber) error {
-	bill, err := middleware.Wrap(inbox, middleware.Config{Name: "bill"}, billOrder)
-	if err != nil {
-		return err
-	}
-	router.AddConsumerHandler("bill", "order.placed", subscriber, bill)
-	return nil
+// addExisting adds billOrder to router, and the inbox around all handlers that have none.
+func addExisting(router *message.Router, inbox *consumer.Inbox[*sql.Tx], subscriber message.Subscriber) {
+	router.AddConsumerHandler("bill", "order.placed", subscriber, billOrder)
+	router.AddPlugin(middleware.Router(inbox, middleware.RouterConfig{}))
 }

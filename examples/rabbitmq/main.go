@@ -91,11 +91,7 @@ func (s *shop) build() (err error) {
 	if err != nil {
 		return err
 	}
-	s.inbox, err = consumer.New(store, s.outbox, consumer.Config{Service: s.service})
-	if err != nil {
-		return err
-	}
-	ship, err := s.inbox.Handle(s.handler, s.ship, consumer.HandlerConfig{})
+	s.inbox, err = consumer.New(store, consumer.Config{Service: s.service}, consumer.WithOutbox(s.outbox))
 	if err != nil {
 		return err
 	}
@@ -103,8 +99,8 @@ func (s *shop) build() (err error) {
 	if err != nil {
 		return err
 	}
-	s.router.AddConsumerHandler(s.handler, s.topic, s.subscriber, ship.Consume)
-	return nil
+	_, err = s.inbox.AddHandler(s.router, s.handler, s.topic, s.subscriber, s.ship, consumer.HandlerConfig{})
+	return err
 }
 
 // place writes an order and its event, in one transaction.

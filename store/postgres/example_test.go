@@ -144,7 +144,7 @@ func ExampleAtCommit() {
 		if err != nil {
 			return err
 		}
-		inbox, err := consumer.New(store, outbox, consumer.Config{Service: "stock"})
+		inbox, err := consumer.New(store, consumer.Config{Service: "stock"}, consumer.WithOutbox(outbox))
 		if err != nil {
 			return err
 		}
@@ -155,7 +155,7 @@ func ExampleAtCommit() {
 			}
 			_, err := w.Queue(producer.Event{Topic: "stock.reserved", Key: sku})
 			return err
-		}, consumer.HandlerConfig{Ordered: true, Optimistic: true})
+		}, consumer.HandlerConfig{Order: consumer.OrderConfig{ByKey: true}, Optimistic: true})
 		return err
 	}
 	if err := run(); err != nil {

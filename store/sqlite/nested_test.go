@@ -18,7 +18,7 @@ import (
 func TestMessageWithinAHandlerIsRefusedAtOnce(t *testing.T) {
 	t.Parallel()
 	db, _ := database(t)
-	in, err := consumer.New(newStore(t, db), nil, consumer.Config{Service: "service"})
+	in, err := consumer.New(newStore(t, db), consumer.Config{Service: "service"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -59,7 +59,7 @@ func (m *misuse[TX]) open() {
 	var err error
 	m.outbox, err = producer.New[TX](m.Store, producer.Config{Name: "shop"})
 	m.ok(err)
-	m.inbox, err = consumer.New[TX](m.Store, m.outbox, consumer.Config{Service: "shop", Logger: slog.New(slog.DiscardHandler)})
+	m.inbox, err = consumer.New[TX](m.Store, consumer.Config{Service: "shop", Logger: slog.New(slog.DiscardHandler)}, consumer.WithOutbox(m.outbox))
 	m.ok(err)
 	m.other, err = m.inbox.Handle("other", func(ctx context.Context, w *consumer.Work[TX], _ *watermill.Message) error {
 		return m.Effect(ctx, w.DB(), misuseName(misuseCalled))
@@ -143,8 +143,8 @@ func (m *misuse[TX]) call(ctx context.Context, h *consumer.Handler[TX]) error {
 
 func (m *misuse[TX]) config() consumer.HandlerConfig {
 	cfg := consumer.HandlerConfig{
-		QuickAttempts: 2, MaxAttempts: 2, QuickBackoff: time.Nanosecond,
-		MinBackoff: time.Nanosecond, MaxBackoff: time.Nanosecond, Topic: "in",
+		Retry:  consumer.RetryConfig{QuickAttempts: 2, MaxAttempts: 2, QuickBackoff: time.Nanosecond},
+		Parked: consumer.ParkedConfig{MinBackoff: time.Nanosecond, MaxBackoff: time.Nanosecond}, Topic: "in",
 	}
 	if m.abuse.late {
 		cfg.Timeout = misuseTime
@@ -205,9 +205,9 @@ func (m *misuse[TX]) optimistic() {
 
 func (m *misuse[TX]) grouped() consumer.HandlerConfig {
 	cfg := m.config()
-	cfg.GroupSize, cfg.GroupWait = misuseMessages, patience
+	cfg.Group.Size, cfg.Group.Wait = misuseMessages, patience
 	if m.abuse.late || m.abuse.calls { // such abuses end with an error anyway
-		cfg.GroupWait = misuseTime / 8
+		cfg.Group.Wait = misuseTime / 8
 	}
 	return cfg
 }
@@ -245,7 +245,7 @@ func (m *misuse[TX]) batch() {
 func (m *misuse[TX]) parkedBefore() {
 	m.open()
 	cfg := m.config()
-	cfg.QuickAttempts, cfg.MaxAttempts = 1, 3
+	cfg.Retry.QuickAttempts, cfg.Retry.MaxAttempts = 1, 3
 	h, err := m.inbox.Handle("handler", func(ctx context.Context, w *consumer.Work[TX], _ *watermill.Message) error {
 		if first := m.first(w.Event().ID); first {
 			return errHandler

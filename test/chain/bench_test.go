@@ -110,7 +110,7 @@ func benchInbox(b *testing.B) func(*message.Message) error {
 	benchOK(b, err)
 	store, err := sqlite.New(db, sqlite.Config{})
 	benchOK(b, err)
-	inbox, err := consumer.New(store, nil, consumer.Config{Service: "bench"})
+	inbox, err := consumer.New(store, consumer.Config{Service: "bench"})
 	benchOK(b, err)
 	h, err := inbox.Handle("effect", func(context.Context, *consumer.Work[*sql.Tx], *message.Message) error { return nil },
 		consumer.HandlerConfig{Topic: "bench"})

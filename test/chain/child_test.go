@@ -163,7 +163,7 @@ func (c *child) produce(ctx context.Context, db *database[pgx.Tx], outbox *produ
 }
 
 func (c *child) consume(ctx context.Context, db *database[pgx.Tx], outbox *producer.Outbox[pgx.Tx]) error {
-	inbox, err := consumer.New(db.store, outbox, consumer.Config{Service: "stock"})
+	inbox, err := consumer.New(db.store, consumer.Config{Service: "stock"}, consumer.WithOutbox(outbox))
 	if err != nil {
 		return err
 	}
@@ -176,7 +176,7 @@ func (c *child) consume(ctx context.Context, db *database[pgx.Tx], outbox *produ
 		}
 		c.at("effects")
 		return nil
-	}, consumer.HandlerConfig{Ordered: c.Partitions > 0})
+	}, consumer.HandlerConfig{Order: consumer.OrderConfig{ByKey: c.Partitions > 0}})
 	if err != nil {
 		return err
 	}

@@ -79,7 +79,7 @@ func TestCopiesHaveOneEffectPerConsumerWithinOneProcess(t *testing.T) {
 	t.Cleanup(func() { _ = broker.Close() })
 	outbox := outboxOf(t, db)
 	for _, service := range []string{"stock", "mail"} {
-		apply[*sql.Tx](t, db, broker.Subscriber(service), "placed", service, consumer.HandlerConfig{Ordered: true})
+		apply[*sql.Tx](t, db, broker.Subscriber(service), "placed", service, consumer.HandlerConfig{Order: consumer.OrderConfig{ByKey: true}})
 	}
 	startRelay(t, outbox, thrice(broker), relay.Config{})
 	placeAll(t, db, outbox, "placed", 10, "a", "b")

@@ -100,7 +100,7 @@ func TestDeferredEventsHaveOneEffectAtTheirTime(t *testing.T) {
 	topic := newTopic(t, "stock")
 	sent := record(t, topic)
 	outbox := outboxOf(t, db)
-	startService(t, db, nil, newSubscriber(t, "stock"), topic, consumer.Config{Service: "stock"}, consumer.HandlerConfig{Ordered: true},
+	startService(t, db, nil, newSubscriber(t, "stock"), topic, consumer.Config{Service: "stock"}, consumer.HandlerConfig{Order: consumer.OrderConfig{ByKey: true}},
 		func(ctx context.Context, w *consumer.Work[pgx.Tx], _ *message.Message) error {
 			if err := db.exec(ctx, w.DB(), `INSERT INTO applied (dispatch) VALUES ($1)`, w.Event().ID.String()); err != nil {
 				return err
@@ -171,7 +171,7 @@ func TestDeferredEventTakesItsPlaceInItsKeyWhenItIsDue(t *testing.T) {
 	topic := newTopic(t, "stock")
 	sent := record(t, topic)
 	outbox := outboxOf(t, db)
-	apply(t, db, newSubscriber(t, "stock"), topic, "stock", consumer.HandlerConfig{Ordered: true})
+	apply(t, db, newSubscriber(t, "stock"), topic, "stock", consumer.HandlerConfig{Order: consumer.OrderConfig{ByKey: true}})
 	var refused atomic.Bool // the events of key b
 	to := newPublisher(t)
 	startRelay(t, outbox, &sender{Sender: to, send: func(ctx context.Context, topic string, msg *message.Message, done func(transport.Result)) {

@@ -60,7 +60,7 @@ func TestServicesNoticeAFailOverThatLosesCommits(t *testing.T) {
 	broker, err := memory.New(memory.Config{})
 	ok(t, err)
 	t.Cleanup(func() { _ = broker.Close() })
-	s := apply(t, db, broker.Subscriber("stock"), "placed", "stock", consumer.HandlerConfig{Ordered: true})
+	s := apply(t, db, broker.Subscriber("stock"), "placed", "stock", consumer.HandlerConfig{Order: consumer.OrderConfig{ByKey: true}})
 	gate := make(chan struct{})
 	var sending sync.WaitGroup
 	relay, stop := startRelay(t, outbox, &sender{Sender: broker, send: func(ctx context.Context, topic string, msg *message.Message, done func(transport.Result)) {

@@ -20,7 +20,7 @@ func TestRelayThatIsKilledIsTakenOverWithinAFewLeaseTimes(t *testing.T) {
 	db, url := newPostgres(t)
 	topic := newTopic(t, "stock")
 	seen := record(t, topic)
-	apply(t, db, newSubscriber(t, "stock"), topic, "stock", consumer.HandlerConfig{Ordered: true})
+	apply(t, db, newSubscriber(t, "stock"), topic, "stock", consumer.HandlerConfig{Order: consumer.OrderConfig{ByKey: true}})
 	outbox := outboxOf(t, db)
 	first := startChild(t, child{Role: "relay", Database: url, Topic: topic, LeaseTTL: ttl})
 	startChild(t, child{Role: "relay", Database: url, Topic: topic, LeaseTTL: ttl})

@@ -80,7 +80,7 @@ func TestLowerIDThatCommitsLateIsDeliveredInTheOrderOfItsKey(t *testing.T) {
 	topic := newTopic(t, "stock")
 	seen := record(t, topic)
 	outbox := outboxOf(t, db)
-	apply(t, db, newSubscriber(t, "stock"), topic, "stock", consumer.HandlerConfig{Ordered: true})
+	apply(t, db, newSubscriber(t, "stock"), topic, "stock", consumer.HandlerConfig{Order: consumer.OrderConfig{ByKey: true}})
 	startRelay(t, outbox, newPublisher(t), relay.Config{PollMin: time.Millisecond})
 
 	var names []string

@@ -73,7 +73,7 @@ func TestChainOnMySQLKeepsOrderWithOneEffectEach(t *testing.T) {
 		t.Fatalf("the dead relay had %d shards", len(dead))
 	}
 	for range 2 {
-		apply(t, db, broker.Subscriber("stock"), "placed", "stock", consumer.HandlerConfig{Ordered: true})
+		apply(t, db, broker.Subscriber("stock"), "placed", "stock", consumer.HandlerConfig{Order: consumer.OrderConfig{ByKey: true}})
 		startRelay(t, out, thrice(broker), relay.Config{})
 	}
 	keys := []string{"a", "b", "c"}

@@ -39,7 +39,7 @@ func TestPartitionedTopicKeepsOrderWhileConsumersComeAndGo(t *testing.T) {
 		subscribers[i], err = amqp.NewSubscriber(stock)
 		ok(t, err)
 		t.Cleanup(func() { _ = subscribers[i].Close() })
-		apply(t, db, subscribers[i], topic, "stock", consumer.HandlerConfig{Ordered: true})
+		apply(t, db, subscribers[i], topic, "stock", consumer.HandlerConfig{Order: consumer.OrderConfig{ByKey: true}})
 	}
 	placeAll(t, db, outbox, topic, each/3, keys...)
 	doomed.kill()

@@ -48,7 +48,7 @@ func TestChainBehindAPoolerInTransactionMode(t *testing.T) {
 			shop, stock := openPostgres(t, through), openPostgres(t, through)
 			outbox := outboxOf(t, shop)
 
-			hc := consumer.HandlerConfig{Ordered: true, QuickAttempts: 1, MinBackoff: 1}
+			hc := consumer.HandlerConfig{Order: consumer.OrderConfig{ByKey: true}, Retry: consumer.RetryConfig{QuickAttempts: 1}, Parked: consumer.ParkedConfig{MinBackoff: 1}}
 			var runs atomic.Int64
 			s := startService(t, stock, outboxOf(t, stock), newSubscriber(t, "stock"), placed, consumer.Config{Service: "stock"}, hc,
 				func(ctx context.Context, w *consumer.Work[pgx.Tx], _ *message.Message) error {
@@ -58,7 +58,7 @@ func TestChainBehindAPoolerInTransactionMode(t *testing.T) {
 					}
 					return stock.effect(ctx, w, "stock")
 				})
-			apply(t, openPostgres(t, through), newSubscriber(t, "mail"), shipped, "mail", consumer.HandlerConfig{Ordered: true, GroupSize: 4})
+			apply(t, openPostgres(t, through), newSubscriber(t, "mail"), shipped, "mail", consumer.HandlerConfig{Order: consumer.OrderConfig{ByKey: true}, Group: consumer.GroupConfig{Size: 4}})
 			for _, pollOnly := range []bool{true, false} {
 				relay, err := relay.NewStandalone(openPostgres(t, through).store, thrice(newPublisher(t)),
 					relay.Config{PollOnly: pollOnly})

@@ -41,13 +41,13 @@ func runReplay[TX any](t *testing.T, db *database[TX], topic string, publisher m
 	t.Helper()
 	const each = 8
 	out := outboxOf(t, db)
-	stock := apply(t, db, subscriber("stock"), topic, "stock", consumer.HandlerConfig{Ordered: true})
+	stock := apply(t, db, subscriber("stock"), topic, "stock", consumer.HandlerConfig{Order: consumer.OrderConfig{ByKey: true}})
 	startRelay(t, out, publisher, relay.Config{LeaseTTL: time.Second})
 	placeAll(t, db, out, topic, each, "a", "b")
 	db.wantEffects(t, "stock", 2*each)
 	db.wantDrained(t)
 
-	apply(t, db, subscriber("mail"), topic, "mail", consumer.HandlerConfig{Ordered: true})
+	apply(t, db, subscriber("mail"), topic, "mail", consumer.HandlerConfig{Order: consumer.OrderConfig{ByKey: true}})
 	report, err := out.Replay(t.Context(), producer.Replay{Selection: outbox.Selection{Topic: topic}, InQueue: 5})
 	ok(t, err)
 	if report.Replayed != 2*each {

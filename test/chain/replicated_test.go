@@ -41,7 +41,7 @@ func TestDatabaseThatMovesByLogicalReplicationLosesAndReordersNothing(t *testing
 	eventually(t, "work after the switch", func() bool { return more.Load() >= 60 })
 	stop()
 	outbox := outboxOf(t, target)
-	apply(t, target, newSubscriber(t, "stock"), topic, "stock", consumer.HandlerConfig{Ordered: true})
+	apply(t, target, newSubscriber(t, "stock"), topic, "stock", consumer.HandlerConfig{Order: consumer.OrderConfig{ByKey: true}})
 	startRelay(t, outbox, newPublisher(t), relay.Config{LeaseTTL: time.Second})
 	total := 0
 	for _, key := range keys {
@@ -86,7 +86,7 @@ func TestForgottenSequencesOfAMoveAreNoticedBeforeOrderIsLost(t *testing.T) {
 	_, remedy, _ := strings.Cut(fmt.Sprint(behind), "run ")
 	execute(t, targetURL, remedy)
 	placeAll(t, target, out, topic, each, "a", "b")
-	apply(t, target, newSubscriber(t, "stock"), topic, "stock", consumer.HandlerConfig{Ordered: true})
+	apply(t, target, newSubscriber(t, "stock"), topic, "stock", consumer.HandlerConfig{Order: consumer.OrderConfig{ByKey: true}})
 	for _, key := range []string{"a", "b"} {
 		target.wantEffectsOf(t, key, 2*each)
 		wantAscending(t, "on the wire, key "+key, seen.first(key), 2*each)
@@ -131,7 +131,7 @@ func leave(t *testing.T, source *database[pgx.Tx], targetURL string) {
 func work(t *testing.T, db *database[pgx.Tx], topic string, keys []string) (stop func(), written *atomic.Int64) {
 	t.Helper()
 	outbox := outboxOf(t, db)
-	s := apply(t, db, newSubscriber(t, "stock"), topic, "stock", consumer.HandlerConfig{Ordered: true})
+	s := apply(t, db, newSubscriber(t, "stock"), topic, "stock", consumer.HandlerConfig{Order: consumer.OrderConfig{ByKey: true}})
 	_, endRelay := startRelay(t, outbox, newPublisher(t), relay.Config{LeaseTTL: time.Second})
 	written = new(atomic.Int64)
 	endWriter := start(t, func(ctx context.Context) error {

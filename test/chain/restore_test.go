@@ -32,7 +32,7 @@ func TestRestoredDatabaseLosesAndReordersNothing(t *testing.T) {
 	target := openPostgres(t, server.URL())
 
 	outbox := outboxOf(t, target)
-	apply(t, target, newSubscriber(t, "stock"), topic, "stock", consumer.HandlerConfig{Ordered: true})
+	apply(t, target, newSubscriber(t, "stock"), topic, "stock", consumer.HandlerConfig{Order: consumer.OrderConfig{ByKey: true}})
 	startRelay(t, outbox, newPublisher(t), relay.Config{LeaseTTL: time.Second})
 	placeAll(t, target, outbox, topic, 3, "good", "bad", "slow")
 	for key, n := range map[string]int{"good": 9, "bad": 9, "slow": 9} {
@@ -58,7 +58,7 @@ func fill(t *testing.T, db *database[pgx.Tx], topic string) {
 		publisher.Send(ctx, topic, msg, done)
 	}}
 	s := startService(t, db, nil, newSubscriber(t, "stock"), topic, consumer.Config{Service: "stock"},
-		consumer.HandlerConfig{Ordered: true, QuickAttempts: 1},
+		consumer.HandlerConfig{Order: consumer.OrderConfig{ByKey: true}, Retry: consumer.RetryConfig{QuickAttempts: 1}},
 		func(ctx context.Context, w *consumer.Work[pgx.Tx], _ *message.Message) error {
 			if w.Event().Key == "slow" {
 				return consumer.RetryAfter(2*time.Second, errors.New("not yet"))

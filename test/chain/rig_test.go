@@ -296,7 +296,11 @@ func startService[TX any](t *testing.T, db *database[TX], outbox *producer.Outbo
 	cfg consumer.Config, hc consumer.HandlerConfig, fn consumer.HandlerFunc[TX],
 ) *service[TX] {
 	t.Helper()
-	inbox, err := consumer.New(db.store, outbox, cfg)
+	var options []consumer.Option[TX]
+	if outbox != nil {
+		options = append(options, consumer.WithOutbox(outbox))
+	}
+	inbox, err := consumer.New(db.store, cfg, options...)
 	ok(t, err)
 	h, err := inbox.Handle("apply", fn, hc)
 	ok(t, err)

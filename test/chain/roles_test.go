@@ -124,7 +124,7 @@ func TestChainWorksWithLeastPrivileges(t *testing.T) {
 	var failed, repaired atomic.Bool
 	consuming := openPostgres(t, atStock.consumer)
 	s := startService(t, consuming, outboxOf(t, consuming), sub, "placed", consumer.Config{Service: "stock"},
-		consumer.HandlerConfig{Ordered: true, QuickAttempts: 1, MinBackoff: 1},
+		consumer.HandlerConfig{Order: consumer.OrderConfig{ByKey: true}, Retry: consumer.RetryConfig{QuickAttempts: 1}, Parked: consumer.ParkedConfig{MinBackoff: 1}},
 		func(ctx context.Context, w *consumer.Work[pgx.Tx], _ *message.Message) error {
 			key := w.Event().Key
 			if _, err := w.Write(ctx, producer.Event{Topic: "reserved", Key: key}); err != nil {
@@ -182,7 +182,7 @@ func monitorSees(t *testing.T, at logins, view, state string, n int) {
 // redriveMessages has an operator redrive the n messages that are dead.
 func redriveMessages(t *testing.T, at logins, n int) {
 	t.Helper()
-	in, err := consumer.New(openPostgres(t, at.operator).store, nil, consumer.Config{Service: "stock"})
+	in, err := consumer.New(openPostgres(t, at.operator).store, consumer.Config{Service: "stock"})
 	ok(t, err)
 	ids, err := in.Redrive(t.Context(), inbox.Filter{}, "the cause is mended")
 	if err != nil || len(ids) != n {

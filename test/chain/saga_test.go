@@ -111,7 +111,7 @@ func runSaga[TX any](t *testing.T, db *database[TX], prefix string, publisher me
 		{"stock", "placed", "reserved"}, {"payment", "reserved", "paid"}, {"shipping", "paid", ""},
 	} {
 		startService(t, db, s.outbox, subscriber(hop.name), prefix+hop.from,
-			consumer.Config{Service: hop.name}, consumer.HandlerConfig{QuickBackoff: 1}, s.handle(hop.name, hop.to))
+			consumer.Config{Service: hop.name}, consumer.HandlerConfig{Retry: consumer.RetryConfig{QuickBackoff: 1}}, s.handle(hop.name, hop.to))
 	}
 	startRelay(t, s.outbox, publisher, relay.Config{})
 	first := numbered(prefix+"placed", "order", 1)

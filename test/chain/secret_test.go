@@ -206,7 +206,7 @@ func TestFailedHandlersTellNoSecrets(t *testing.T) {
 	startRelay(t, outbox, newPublisher(t), relay.Config{})
 	s := startService(t, stock, nil, newSubscriber(t, "stock"), topic,
 		consumer.Config{Service: "stock", Logger: l.logger()},
-		consumer.HandlerConfig{QuickAttempts: 1, MaxAttempts: 2, MinBackoff: 1, Ordered: true},
+		consumer.HandlerConfig{Retry: consumer.RetryConfig{QuickAttempts: 1, MaxAttempts: 2}, Parked: consumer.ParkedConfig{MinBackoff: 1}, Order: consumer.OrderConfig{ByKey: true}},
 		func(ctx context.Context, w *consumer.Work[pgx.Tx], msg *message.Message) error {
 			if w.Event().Key == "panic" {
 				panic(msg) // not to be printed
@@ -240,7 +240,7 @@ func TestUnreachableDatabaseTellsNoPassword(t *testing.T) {
 	}
 	noCanary(t, "an error", err.Error())
 	relay, stop := startRelay(t, outbox, newPublisher(t), relay.Config{Logger: l.logger()})
-	inbox, err := consumer.New(db.store, nil, consumer.Config{Service: "stock", Logger: l.logger()})
+	inbox, err := consumer.New(db.store, consumer.Config{Service: "stock", Logger: l.logger()})
 	ok(t, err)
 	_, err = inbox.Handle("apply", func(context.Context, *consumer.Work[pgx.Tx], *message.Message) error { return nil }, consumer.HandlerConfig{})
 	ok(t, err)

@@ -58,7 +58,7 @@ func TestSignedEventsAreAppliedAndForgedOnesSetAside(t *testing.T) {
 			db, _ := newPostgres(t)
 			topic, pub, sub := on(t)
 			s := startService(t, db, nil, sub, topic, consumer.Config{Service: "stock", Verifier: verifier(t, "old", "new")},
-				consumer.HandlerConfig{Ordered: true}, func(ctx context.Context, w *consumer.Work[pgx.Tx], _ *message.Message) error {
+				consumer.HandlerConfig{Order: consumer.OrderConfig{ByKey: true}}, func(ctx context.Context, w *consumer.Work[pgx.Tx], _ *message.Message) error {
 					return db.effect(ctx, w, "stock")
 				})
 			outbox := outboxOf(t, db)

@@ -45,7 +45,7 @@ func TestAllPartsAtOnceShareAPoolOfOneConnection(t *testing.T) {
 	t.Cleanup(func() { _ = broker.Close() })
 	var runs atomic.Int64
 	s := startService(t, db, outbox, broker.Subscriber("stock"), "placed", consumer.Config{Service: "stock", CacheSize: 1},
-		consumer.HandlerConfig{Ordered: true, QuickAttempts: 1, MinBackoff: 1},
+		consumer.HandlerConfig{Order: consumer.OrderConfig{ByKey: true}, Retry: consumer.RetryConfig{QuickAttempts: 1}, Parked: consumer.ParkedConfig{MinBackoff: 1}},
 		func(ctx context.Context, w *consumer.Work[pgx.Tx], _ *message.Message) error {
 			_, err := w.Write(ctx, producer.Event{Topic: "shipped", Key: w.Event().Key, Payload: w.Event().Payload})
 			if err != nil || runs.Add(1)%5 == 0 {
@@ -53,7 +53,7 @@ func TestAllPartsAtOnceShareAPoolOfOneConnection(t *testing.T) {
 			}
 			return db.effect(ctx, w, "stock")
 		})
-	apply(t, db, broker.Subscriber("mail"), "shipped", "mail", consumer.HandlerConfig{Ordered: true, GroupSize: 4})
+	apply(t, db, broker.Subscriber("mail"), "shipped", "mail", consumer.HandlerConfig{Order: consumer.OrderConfig{ByKey: true}, Group: consumer.GroupConfig{Size: 4}})
 	startRelay(t, outbox, thrice(broker), relay.Config{PollOnly: true})
 	janitor, err := producer.NewJanitor(db.store, producer.JanitorConfig{Retention: time.Second, Interval: 50 * time.Millisecond})
 	ok(t, err)

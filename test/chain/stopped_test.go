@@ -31,7 +31,7 @@ func TestRelayThatIsStoppedAndWokenChangesNothing(t *testing.T) {
 	db, url := newPostgres(t)
 	topic := newTopic(t, "stock")
 	seen := record(t, topic)
-	apply(t, db, newSubscriber(t, "stock"), topic, "stock", consumer.HandlerConfig{Ordered: true})
+	apply(t, db, newSubscriber(t, "stock"), topic, "stock", consumer.HandlerConfig{Order: consumer.OrderConfig{ByKey: true}})
 	outbox := outboxOf(t, db)
 	placeAll(t, db, outbox, topic, each, keys...)
 	zombie := startChild(t, child{Role: "relay", Database: url, Topic: topic, LeaseTTL: ttl, Point: "marking"})
@@ -84,7 +84,7 @@ func TestRelaysThatAreStoppedAtRandomLoseAndReorderNothing(t *testing.T) {
 	db, url := newPostgres(t)
 	topic := newTopic(t, "stock")
 	seen := record(t, topic)
-	apply(t, db, newSubscriber(t, "stock"), topic, "stock", consumer.HandlerConfig{Ordered: true})
+	apply(t, db, newSubscriber(t, "stock"), topic, "stock", consumer.HandlerConfig{Order: consumer.OrderConfig{ByKey: true}})
 	relays := []*process{
 		startChild(t, child{Role: "relay", Database: url, Topic: topic, LeaseTTL: ttl}),
 		startChild(t, child{Role: "relay", Database: url, Topic: topic, LeaseTTL: ttl}),

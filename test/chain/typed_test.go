@@ -73,11 +73,11 @@ func runTyped[TX any](t *testing.T, db *database[TX]) {
 		e := w.Event()
 		return db.exec(ctx, w.DB(), insertEffect, name, e.ID.String(), e.Key, strconv.Itoa(n))
 	}
-	stock := startService(t, db, nil, broker.Subscriber("stock"), "placed", consumer.Config{Service: "stock"}, consumer.HandlerConfig{Ordered: true},
+	stock := startService(t, db, nil, broker.Subscriber("stock"), "placed", consumer.Config{Service: "stock"}, consumer.HandlerConfig{Order: consumer.OrderConfig{ByKey: true}},
 		consumer.Typed(current, func(ctx context.Context, w *consumer.Work[TX], i item) error {
 			return note(ctx, w, "stock", i.Number*i.Pieces)
 		}))
-	startService(t, db, nil, broker.Subscriber("census"), "counted", consumer.Config{Service: "census"}, consumer.HandlerConfig{Ordered: true},
+	startService(t, db, nil, broker.Subscriber("census"), "counted", consumer.Config{Service: "census"}, consumer.HandlerConfig{Order: consumer.OrderConfig{ByKey: true}},
 		consumer.Typed(counted, func(ctx context.Context, w *consumer.Work[TX], v *wrapperspb.Int64Value) error {
 			return note(ctx, w, "census", int(v.Value))
 		}))

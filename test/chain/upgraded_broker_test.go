@@ -33,8 +33,10 @@ func TestBrokerThatIsUpgradedInPlaceLosesNothing(t *testing.T) {
 		}
 		late := sub("late")
 		ok(t, late.SubscribeInitialize(name))
-		waiting[name] = func() { apply(t, db, late, name, "late-"+name, consumer.HandlerConfig{Ordered: true}) }
-		stops[name] = apply(t, db, sub("stock"), name, "stock-"+name, consumer.HandlerConfig{Ordered: true}).stop
+		waiting[name] = func() {
+			apply(t, db, late, name, "late-"+name, consumer.HandlerConfig{Order: consumer.OrderConfig{ByKey: true}})
+		}
+		stops[name] = apply(t, db, sub("stock"), name, "stock-"+name, consumer.HandlerConfig{Order: consumer.OrderConfig{ByKey: true}}).stop
 	}
 	publisher, err := amqp.NewPublisher(amqp.PublisherConfig{AMQP: amqp.DurablePubSub(node.URL(), "")})
 	ok(t, err)

@@ -123,13 +123,13 @@ func newClient[TX any](t *testing.T, db shared[TX], store inbox.Store[TX], seed 
 	t.Helper()
 	c := &client[TX]{random: rand.New(rand.NewPCG(seed, 0))}
 	c.store = &faultyStore[TX]{Store: store, next: c.fault}
-	inbox, err := consumer.New(inbox.Store[TX](c.store), nil, consumer.Config{Service: "model", CacheSize: 3})
+	inbox, err := consumer.New(inbox.Store[TX](c.store), consumer.Config{Service: "model", CacheSize: 3})
 	if err != nil {
 		t.Fatal(err)
 	}
 	c.handler, err = inbox.Handle("apply", func(ctx context.Context, w *consumer.Work[TX], _ *message.Message) error {
 		return db.effect(ctx, w.DB(), w.Event().ID)
-	}, consumer.HandlerConfig{Topic: "topic", QuickAttempts: 1000, MaxAttempts: 1000})
+	}, consumer.HandlerConfig{Topic: "topic", Retry: consumer.RetryConfig{QuickAttempts: 1000, MaxAttempts: 1000}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -142,7 +142,7 @@ func newWindowMachine(t *testing.T, rt *rapid.T, content []byte) *windowMachine 
 
 // restart is a new process: its window has another size and is warmed from the table.
 func (m *windowMachine) restart(rt *rapid.T) {
-	inbox, err := consumer.New(inbox.Store[*sql.Tx](m.store), nil, consumer.Config{
+	inbox, err := consumer.New(inbox.Store[*sql.Tx](m.store), consumer.Config{
 		Service: "model", Window: window, MaxClockStep: 1000 * window,
 		CacheSize: rapid.SampledFrom([]int{-1, 1, 2, 3, 64}).Draw(rt, "size of the window"),
 	})
@@ -155,7 +155,7 @@ func (m *windowMachine) restart(rt *rapid.T) {
 	m.handler, err = inbox.Handle("apply", func(ctx context.Context, w *consumer.Work[*sql.Tx], _ *message.Message) error {
 		_, err := w.DB().ExecContext(ctx, `INSERT INTO effects (id) VALUES (?)`, w.Event().ID.String())
 		return err
-	}, consumer.HandlerConfig{Topic: "topic", QuickAttempts: many, MaxAttempts: many})
+	}, consumer.HandlerConfig{Topic: "topic", Retry: consumer.RetryConfig{QuickAttempts: many, MaxAttempts: many}})
 	if err == nil {
 		err = inbox.Check(m.t.Context())
 	}

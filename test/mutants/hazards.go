@@ -133,7 +133,7 @@ var consumerHazards = []Hazard{
 		[]Test{{pg, "TestConsumerContractOfClaimsSentWithTheCommit/race/32 racers over 200 IDs have 200 effects"}, {pg, "TestWhatAHandlerDoesPastARefusedClaimIsRolledBack"},
 			{pg, "TestHandlerOfAnOptimisticClaimThatFailsForADuplicateCountsForNothing"}, {inbox, "TestWaitForAnOptimisticClaimCountsNoAttempt"}}},
 	{"Two handlers of one topic share a name, a window or a key, and the second never runs.",
-		[]Test{{inbox, "TestTwoHandlersOfOneTopicBothRun"}, {inbox, "TestTwoHandlersUnderOneNameAreRefused"}, {"middleware", "TestMiddlewareOfTwoHandlersSwallowsNothing"},
+		[]Test{{inbox, "TestTwoHandlersOfOneTopicBothRun"}, {inbox, "TestTwoHandlersUnderOneNameAreRefused"}, {"middleware", "TestHandlersOfARouterAreConsumersOfTheirOwn"},
 			{pg, inboxC + "claim/two consumers with the same IDs do not disturb each other"}}},
 	{"Claim and forgetting in one transaction let a waiting copy claim what was just forgotten.",
 		[]Test{{pg, "TestCopyThatWaitsWhileItsClaimIsForgottenIsTooOld"}, {pg, "TestCopyThatWaitsWhileWhatIsForgottenMovesOnIsTooOld"}, {pg, inboxC + "race/copy never claims an ID that is being forgotten"},

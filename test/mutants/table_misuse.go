@@ -129,8 +129,8 @@ var misuse = []Mutant{
 		Name: "ordered-by-another-key", Guarantee: "G4",
 		Broken: "An ordered handler accepts messages that its subscriber orders by another key, and runs them out of order.",
 		File:   "consumer/handler.go",
-		Old:    `h.cfg.Ordered && in.event.Key != "" && key != in.event.Key {`,
-		New:    `h.cfg.Ordered && in.event.Key == "" && key != in.event.Key {`,
+		Old:    `h.cfg.Order.ByKey && in.event.Key != "" && key != in.event.Key {`,
+		New:    `h.cfg.Order.ByKey && in.event.Key == "" && key != in.event.Key {`,
 		Test:   Test{"consumer", "TestOrderedHandlerRefusesMessagesThatAreOrderedByAnotherKey"},
 	},
 	{

@@ -36,7 +36,7 @@ func newInbox(t *testing.T) *consumer.Inbox[*sql.Tx] {
 	if err != nil {
 		t.Fatal(err)
 	}
-	inbox, err := consumer.New(store, nil, consumer.Config{Service: "settings"})
+	inbox, err := consumer.New(store, consumer.Config{Service: "settings"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -28,7 +28,7 @@ inbox:
   service: orders
   window: 720h
 reserve:
-  ordered: true
+  order: {by_key: true}
   isolation: repeatable read
 `
 	environment := map[string]string{ // os.Environ(), if it is left out

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/caarlos0/env/v11"
 	"github.com/jackc/pgx/v5"
 	"gopkg.in/yaml.v3"
@@ -43,26 +44,41 @@ func configurations(t *testing.T) map[string]*configuration {
 		"amqp.SubscriberConfig":  of(func(c amqp.SubscriberConfig) error { _, err := amqp.NewSubscriber(c); return err }),
 		"audit.Config":           of(func(c audit.Config) error { _, err := audit.New(c); return err }),
 		"audit.Expectation":      of[audit.Expectation](nil),
-		"consumer.Config":        of(func(c consumer.Config) error { _, err := consumer.New[*sql.Tx](nil, nil, c); return err }),
+		"consumer.Config":        of(func(c consumer.Config) error { _, err := consumer.New[*sql.Tx](nil, c); return err }),
 		"consumer.HandlerConfig": of(func(c consumer.HandlerConfig) error { _, err := inbox.Handle("h", nil, c); return err }),
+		"consumer.OrderConfig":   of[consumer.OrderConfig](nil),
+		"consumer.RetryConfig":   of[consumer.RetryConfig](nil),
+		"consumer.ParkedConfig":  of[consumer.ParkedConfig](nil),
+		"consumer.GroupConfig":   of[consumer.GroupConfig](nil),
 		"effects.Config":         of(func(c effects.Config) error { return handleEffect(inbox, c) }),
 		"health.Config":          of(func(c health.Config) error { _, err := health.New(c); return err }),
 		"idempotent.Config":      of(func(c idempotent.Config) error { _, err := idempotent.New[*sql.Tx](nil, nil, c); return err }),
 		"memory.Config":          of(func(c memory.Config) error { _, err := memory.New(c); return err }),
-		"middleware.Config":      of(func(c middleware.Config) error { _, err := middleware.Inbox(inbox, c); return err }),
-		"mysql.Config":           of(func(c mysql.Config) error { _, err := mysql.New(nil, c); return err }),
-		"postgres.AuditorConfig": of(func(c postgres.AuditorConfig) error { _, err := postgres.NewAuditor(nil, c); return err }),
-		"postgres.Config":        of(func(c postgres.Config) error { _, err := postgres.New(nil, c); return err }),
-		"relay.Backoff":          of[relay.Backoff](nil),
-		"producer.Config":        of(func(c producer.Config) error { _, err := producer.New[*sql.Tx](nil, c); return err }),
-		"relay.Downstream":       of[relay.Downstream](nil),
-		"producer.JanitorConfig": of(func(c producer.JanitorConfig) error { _, err := producer.NewJanitor(nil, c); return err }),
-		"relay.Config":           of(func(c relay.Config) error { _, err := relay.NewStandalone(nil, nil, c); return err }),
-		"sqlite.AuditorConfig":   of(func(c sqlite.AuditorConfig) error { _, err := sqlite.NewAuditor(nil, c); return err }),
-		"sqlite.Config":          of(func(c sqlite.Config) error { _, err := sqlite.New(nil, c); return err }),
-		"sqlite.ConnectorConfig": of(func(c sqlite.ConnectorConfig) error { _, err := sqlite.NewConnector("x.db", c); return err }),
-		"telemetry.Config":       of(func(c telemetry.Config) error { _, err := telemetry.New(c); return err }),
+		"middleware.Config": of(func(c middleware.Config) error {
+			_, err := middleware.Wrap(inbox, "", message.PassthroughHandler, c)
+			return err
+		}),
+		"middleware.RouterConfig": of(func(c middleware.RouterConfig) error { return putAround(inbox, c) }),
+		"mysql.Config":            of(func(c mysql.Config) error { _, err := mysql.New(nil, c); return err }),
+		"postgres.AuditorConfig":  of(func(c postgres.AuditorConfig) error { _, err := postgres.NewAuditor(nil, c); return err }),
+		"postgres.Config":         of(func(c postgres.Config) error { _, err := postgres.New(nil, c); return err }),
+		"relay.Backoff":           of[relay.Backoff](nil),
+		"producer.Config":         of(func(c producer.Config) error { _, err := producer.New[*sql.Tx](nil, c); return err }),
+		"relay.Downstream":        of[relay.Downstream](nil),
+		"producer.JanitorConfig":  of(func(c producer.JanitorConfig) error { _, err := producer.NewJanitor(nil, c); return err }),
+		"relay.Config":            of(func(c relay.Config) error { _, err := relay.NewStandalone(nil, nil, c); return err }),
+		"sqlite.AuditorConfig":    of(func(c sqlite.AuditorConfig) error { _, err := sqlite.NewAuditor(nil, c); return err }),
+		"sqlite.Config":           of(func(c sqlite.Config) error { _, err := sqlite.New(nil, c); return err }),
+		"sqlite.ConnectorConfig":  of(func(c sqlite.ConnectorConfig) error { _, err := sqlite.NewConnector("x.db", c); return err }),
+		"telemetry.Config":        of(func(c telemetry.Config) error { _, err := telemetry.New(c); return err }),
 	}
+}
+
+// putAround puts inbox around a handler of a router.
+func putAround(inbox *consumer.Inbox[*sql.Tx], c middleware.RouterConfig) error {
+	router := message.NewDefaultRouter(nil)
+	router.AddConsumerHandler("h", "topic", nil, func(*message.Message) error { return nil })
+	return middleware.Router(inbox, c)(router)
 }
 
 // configuration is one type of them.

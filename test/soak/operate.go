@@ -64,7 +64,7 @@ func newOperations(sys *system.System) (*operations, error) {
 	if o.outbox, err = producer.New(outboxStore, producer.Config{Name: child.OutboxName, Logger: quiet}); err != nil {
 		return nil, err
 	}
-	o.inbox, err = consumer.New(inboxStore, nil, consumer.Config{Service: "operator", Logger: quiet})
+	o.inbox, err = consumer.New(inboxStore, consumer.Config{Service: "operator", Logger: quiet})
 	return o, err
 }
 

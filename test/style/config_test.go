@@ -40,6 +40,7 @@ var kinds = map[string]string{
 // configParts are the structures that configurations have inside.
 var configParts = map[string]bool{
 	"relay.Backoff": true, "relay.Downstream": true, "amqp.Queue": true, "audit.Expectation": true,
+	"consumer.OrderConfig": true, "consumer.RetryConfig": true, "consumer.ParkedConfig": true, "consumer.GroupConfig": true,
 }
 
 // TestEverySettingHasItsNameInFilesAndInTheEnvironment reads the tags of all configurations, also

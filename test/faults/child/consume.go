@@ -28,18 +28,18 @@ func (s *service) consumer(st *store, name string) (closers []func(), err error)
 	if err != nil {
 		return nil, err
 	}
-	in, err := consumer.New(st.Store, outbox, consumer.Config{
+	in, err := consumer.New(st.Store, consumer.Config{
 		Service: name, CacheSize: c.CacheSize, MaxHold: c.MaxHold, Window: c.Memory, ForgetInterval: c.ForgetInterval,
 		PollInterval: 200 * time.Millisecond, Logger: s.log,
-	})
+	}, consumer.WithOutbox(outbox))
 	if err != nil {
 		return nil, err
 	}
 	a := &applier{s: s, service: name, failed: make(map[int64]bool), misbehaved: make(map[string]int64)}
 	cfg := consumer.HandlerConfig{
-		Timeout: c.Timeout, LockTimeout: c.LockTimeout, Isolation: inbox.Isolation(c.Isolation), Ordered: !c.Unordered,
-		QuickAttempts: 1, MaxAttempts: c.MaxAttempts, MaxSoloStarts: c.MaxSoloStarts, GroupSize: c.Group,
-		Optimistic: c.Optimistic, MinBackoff: 20 * time.Millisecond, MaxBackoff: 200 * time.Millisecond,
+		Timeout: c.Timeout, LockTimeout: c.LockTimeout, Isolation: inbox.Isolation(c.Isolation), Order: consumer.OrderConfig{ByKey: !c.Unordered},
+		Retry: consumer.RetryConfig{QuickAttempts: 1, MaxAttempts: c.MaxAttempts, MaxSoloStarts: c.MaxSoloStarts}, Group: consumer.GroupConfig{Size: c.Group},
+		Optimistic: c.Optimistic, Parked: consumer.ParkedConfig{MinBackoff: 20 * time.Millisecond, MaxBackoff: 200 * time.Millisecond},
 	}
 	var h *consumer.Handler[pgx.Tx]
 	if c.Set {

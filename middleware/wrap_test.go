@@ -20,6 +20,7 @@ import (
 	"github.com/boxpair/boxpair/idgen"
 	"github.com/boxpair/boxpair/internal/testenv"
 	"github.com/boxpair/boxpair/middleware"
+	"github.com/boxpair/boxpair/producer"
 	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/store/postgres"
@@ -41,7 +42,7 @@ func keyOf(_ string, msg *message.Message) string { return "key-" + string(msg.P
 func TestPlainHandlerBecomesAConsumer(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	r.add(middleware.Config{Name: "reserve", PublishTopic: "reserved", Key: keyOf}, reserve)
+	r.add(plainHandler{Name: "reserve", PublishTopic: "reserved", Key: keyOf}, reserve)
 	stop := r.run()
 	defer stop()
 	for range 3 { // the second and third are copies
@@ -79,7 +80,7 @@ func TestFailedAttemptLeavesNoMessages(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	var tries atomic.Int64
-	r.add(middleware.Config{Name: "reserve", PublishTopic: "reserved", NoKey: true}, func(msg *message.Message) ([]*message.Message, error) {
+	r.add(plainHandler{Name: "reserve", PublishTopic: "reserved", NoKey: true}, func(msg *message.Message) ([]*message.Message, error) {
 		produced, err := reserve(msg)
 		if tries.Add(1) < 3 {
 			return produced, errHandler
@@ -103,7 +104,7 @@ func TestReturnedMessagesWithoutAnOutboxAreRefusedAndNothingIsCommitted(t *testi
 			t.Parallel()
 			r := newRig(t)
 			r.restart(withOutbox)
-			r.add(middleware.Config{Name: "reserve", Handler: consumer.HandlerConfig{QuickAttempts: 1, MaxAttempts: 1}}, reserve)
+			r.add(plainHandler{Name: "reserve", Handler: consumer.HandlerConfig{Retry: consumer.RetryConfig{QuickAttempts: 1, MaxAttempts: 1}}}, reserve)
 			stop := r.run()
 			defer stop()
 			r.publish(order(1))
@@ -119,62 +120,40 @@ func TestReturnedMessagesWithoutAnOutboxAreRefusedAndNothingIsCommitted(t *testi
 func TestBadConfigurationIsRefused(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	ready := make(chan struct{})
-	for field, cfg := range map[string]middleware.Config{
-		"name":          {},
-		"Key or NoKey":  {Name: "a", PublishTopic: "x"},
-		"PublishTopic":  {Name: "a", NoKey: true},
-		"NoKey":         {Name: "a", PublishTopic: "x", NoKey: true, Key: keyOf},
-		"Handler.Ready": {Name: "a", Handler: consumer.HandlerConfig{Ready: ready}},
-		"Timeout":       {Name: "a", Handler: consumer.HandlerConfig{Timeout: -1}},
+	noKey := producer.PublisherConfig{NoKey: true}
+	for problem, cfg := range map[string]middleware.Config{
+		"PublishTopic":      {Publisher: noKey},
+		"Publisher.NoKey":   {PublishTopic: "x"},
+		"NoKey":             {PublishTopic: "x", Publisher: producer.PublisherConfig{NoKey: true, Key: keyOf}},
+		"OwnTransaction":    {PublishTopic: "x", Publisher: producer.PublisherConfig{NoKey: true, OwnTransaction: true}},
+		"Timeout":           {Handler: consumer.HandlerConfig{Timeout: -1}},
+		"function is nil":   {},
+		`handler "wrong"`:   {PublishTopic: "x"},
+		"without a key":     {PublishTopic: "x"},
+		"Retry.MaxAttempts": {Handler: consumer.HandlerConfig{Retry: consumer.RetryConfig{MaxAttempts: -1}}},
 	} {
-		if _, err := middleware.Inbox(r.inbox, cfg); err == nil || !strings.Contains(err.Error(), field) {
-			t.Errorf("%s: %v", field, err)
+		fn := reserve
+		if problem == "function is nil" {
+			fn = nil
+		}
+		if _, err := middleware.Wrap(r.inbox, "wrong", fn, cfg); err == nil || !strings.Contains(err.Error(), problem) {
+			t.Errorf("%s: %v", problem, err)
 		}
 	}
+	if _, err := middleware.Wrap(r.inbox, "", reserve, middleware.Config{}); err == nil || !strings.Contains(err.Error(), "name") {
+		t.Errorf("no name: %v", err)
+	}
 	r.restart(false)
-	_, err := middleware.Inbox(r.inbox, middleware.Config{Name: "a", PublishTopic: "x", NoKey: true})
-	if err == nil || !strings.Contains(err.Error(), "no outbox") {
+	if _, err := middleware.Wrap(r.inbox, "a", reserve, middleware.Config{PublishTopic: "x", Publisher: noKey}); !errors.Is(err, consumer.ErrNoOutbox) {
 		t.Errorf("topic without an outbox: %v", err)
 	}
-}
-
-func TestTwoMiddlewaresUnderOneNameAreRefused(t *testing.T) {
-	t.Parallel()
-	r := newRig(t)
-	if _, err := middleware.Inbox(r.inbox, middleware.Config{Name: "reserve"}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := middleware.Inbox(r.inbox, middleware.Config{Name: "reserve"}); !errors.Is(err, consumer.ErrDuplicateName) {
-		t.Errorf("second: %v", err)
-	}
-}
-
-// A middleware of the whole router would make one consumer of all handlers, and each message would
-// reach only one of them.
-func TestMiddlewareOfTwoHandlersSwallowsNothing(t *testing.T) {
-	t.Parallel()
-	r := newRig(t)
-	mw, err := middleware.Inbox(r.inbox, middleware.Config{Name: "all"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	fn := func(msg *message.Message) ([]*message.Message, error) { return nil, effect(msg) }
-	first, second := mw(fn), mw(fn)
-	if _, err := first(order(1)); err != nil {
-		t.Errorf("first handler: %v", err)
-	}
-	if _, err := second(order(1)); !errors.Is(err, middleware.ErrSecondHandler) {
-		t.Errorf("second handler: %v", err)
-	}
-	r.wantNumber(`SELECT count(*) FROM effects`, 1)
 }
 
 func TestParkedMessagesAreTakenUpAfterARestartWithoutTheBroker(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	fail := func(*message.Message) ([]*message.Message, error) { return nil, consumer.RetryAfter(0, errHandler) }
-	cfg := middleware.Config{Name: "reserve", PublishTopic: "reserved", Key: keyOf}
+	cfg := plainHandler{Name: "reserve", PublishTopic: "reserved", Key: keyOf}
 	r.add(cfg, fail)
 	stop := r.run()
 	r.publish(order(1))
@@ -211,7 +190,7 @@ func TestHandlerFinishesWhileTheRouterCloses(t *testing.T) {
 			return next(msg)
 		}
 	})
-	r.add(middleware.Config{Name: "reserve"}, func(msg *message.Message) ([]*message.Message, error) {
+	r.add(plainHandler{Name: "reserve"}, func(msg *message.Message) ([]*message.Message, error) {
 		ctx := <-closing
 		close(begun)
 		<-ctx.Done() // the router closes
@@ -231,7 +210,7 @@ func TestHandlerFinishesWhileTheRouterCloses(t *testing.T) {
 func TestHandlerThatPassesItsMessageOnEmitsAChild(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	r.add(middleware.Config{Name: "pass", PublishTopic: "passed", NoKey: true}, message.PassthroughHandler)
+	r.add(plainHandler{Name: "pass", PublishTopic: "passed", NoKey: true}, message.PassthroughHandler)
 	stop := r.run()
 	defer stop()
 	m := order(1)
@@ -252,7 +231,7 @@ func TestWatermillsOwnMiddlewareWorksInsideAndOutside(t *testing.T) {
 	r := newRig(t)
 	r.router.AddMiddleware(wm.CorrelationID, wm.Timeout(time.Minute),
 		wm.Retry{MaxRetries: 2, InitialInterval: time.Millisecond}.Middleware)
-	r.add(middleware.Config{Name: "reserve", PublishTopic: "reserved", Key: keyOf}, reserve,
+	r.add(plainHandler{Name: "reserve", PublishTopic: "reserved", Key: keyOf}, reserve,
 		wm.CorrelationID, wm.Timeout(time.Minute), wm.Recoverer)
 	stop := r.run()
 	defer stop()
@@ -264,7 +243,7 @@ func TestWatermillsOwnMiddlewareWorksInsideAndOutside(t *testing.T) {
 func TestWorkIsFoundUnderItsOwnTypeOnly(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	r.add(middleware.Config{Name: "reserve"}, func(msg *message.Message) ([]*message.Message, error) {
+	r.add(plainHandler{Name: "reserve"}, func(msg *message.Message) ([]*message.Message, error) {
 		if _, ok := middleware.WorkFrom[pgx.Tx](msg.Context()); ok {
 			t.Error("found under the type of another store")
 		}
@@ -298,23 +277,22 @@ func TestHandlerThatGoesOnInAnAbortedTransactionIsExplained(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	in, err := consumer.New(store, nil, consumer.Config{Service: "stock"})
+	in, err := consumer.New(store, consumer.Config{Service: "stock"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	mw, err := middleware.Inbox(in, middleware.Config{Name: "reserve", Handler: consumer.HandlerConfig{MaxAttempts: 1}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	handler := mw(func(msg *message.Message) ([]*message.Message, error) {
+	handler, err := middleware.Wrap(in, "reserve", func(msg *message.Message) ([]*message.Message, error) {
 		w, _ := middleware.WorkFrom[pgx.Tx](msg.Context())
 		_, err := w.DB().Exec(msg.Context(), `SELECT * FROM no_such_table`)
 		if err != nil {
 			_, err = w.DB().Exec(msg.Context(), `SELECT 1`)
 		}
 		return nil, err
-	})
-	if _, err := handler(order(1)); err != nil {
+	}, middleware.Config{Handler: consumer.HandlerConfig{Retry: consumer.RetryConfig{MaxAttempts: 1}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := handler(order(1)); err != nil {
 		t.Fatal(err)
 	}
 	found, err := in.ListParked(t.Context(), inbox.Filter{})
@@ -329,13 +307,7 @@ func TestStockPublisherAndSubscriberWork(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	pubSub := gochannel.NewGoChannel(gochannel.Config{BlockPublishUntilSubscriberAck: true}, watermill.NopLogger{})
-	mw, err := middleware.Inbox(r.inbox, middleware.Config{Name: "reserve"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.router.AddConsumerHandler("reserve", "orders", pubSub, func(msg *message.Message) error {
-		return effect(msg)
-	}).AddMiddleware(mw)
+	r.router.AddConsumerHandler("reserve", "orders", pubSub, effect)
 	stop := r.run()
 	defer stop()
 	for _, uuid := range []string{watermill.NewUUID(), watermill.NewShortUUID(), watermill.NewULID(), ""} {

@@ -1,0 +1,270 @@
+package middleware_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/components/cqrs"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/middleware"
+)
+
+// plain is a handler that returns no messages.
+func plain(msg *message.Message) ([]*message.Message, error) { return nil, effect(msg) }
+
+func TestMiddlewareThatRepeatsIsHarmlessAroundTheInboxOfARouter(t *testing.T) {
+	t.Parallel()
+	for name, around := range repeaters(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			r.router.AddMiddleware(around)
+			r.add(plainHandler{Name: "reserve"}, failsOnce(), around)
+			r.router.AddMiddleware(around)
+			stop := r.run()
+			defer stop()
+			r.publish(order(1))
+			r.wantNumber(`SELECT count(*) FROM effects`, 1)
+			r.wantNumber(`SELECT count(*) FROM boxpair_inbox_parked`, 0)
+		})
+	}
+}
+
+// One consumer for all handlers would give each message to one of them only.
+func TestHandlersOfARouterAreConsumersOfTheirOwn(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.add(plainHandler{Name: "reserve"}, plain)
+	r.add(plainHandler{Name: "count"}, plain)
+	stop := r.run()
+	defer stop()
+	for range 2 {
+		r.publish(order(1))
+	}
+	r.wantNumber(`SELECT count(*) FROM effects`, 2)
+	r.wantNumber(`SELECT count(*) FROM boxpair_inbox_consumers WHERE name IN ('stock/reserve', 'stock/count')`, 2)
+}
+
+func TestRouterWithWrongHandlersDoesNotStart(t *testing.T) {
+	t.Parallel()
+	for problem, build := range map[string]func(r *rig){
+		`Except: the router has no handler "nobody"`: func(r *rig) { r.config.Except = []string{"nobody"} },
+		`Handlers: the router has no handler "nobody"`: func(r *rig) {
+			r.config.Handlers["nobody"] = consumer.HandlerConfig{}
+		},
+		"Timeout": func(r *rig) {
+			r.config.Handlers["reserve"] = consumer.HandlerConfig{Timeout: -1}
+		},
+		`handler "emit": PublishTopic: set either Publisher.Key or Publisher.NoKey`: func(r *rig) { r.add(plainHandler{Name: "emit", PublishTopic: "emitted"}, reserve) },
+		consumer.ErrNoOutbox.Error(): func(r *rig) {
+			r.restart(false)
+			r.add(plainHandler{Name: "emit", PublishTopic: "emitted", NoKey: true}, reserve)
+		},
+		"name it in RouterConfig.Except": func(r *rig) {
+			if _, err := middleware.Wrap(r.inbox, "reserve", plain, middleware.Config{}); err != nil {
+				r.t.Fatal(err)
+			}
+		},
+	} {
+		t.Run(problem, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			r.add(plainHandler{Name: "reserve"}, plain)
+			build(r)
+			r.router.AddPlugin(middleware.Router(r.inbox, r.config))
+			err := r.router.Run(t.Context())
+			if err == nil || !strings.Contains(err.Error(), problem) {
+				t.Errorf("error %v", err)
+			}
+		})
+	}
+}
+
+func TestHandlersThatNeedNoInboxGetNone(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	var without, typed atomic.Int64
+	handler := func(ctx context.Context, w *consumer.Work[*sql.Tx], msg *message.Message) error {
+		typed.Add(1)
+		if w.Event().Topic != "orders" {
+			t.Errorf("topic %q", w.Event().Topic)
+		}
+		return nil
+	}
+	if _, err := r.inbox.AddHandler(r.router, "typed", "orders", r.broker.Subscriber("typed"), handler, consumer.HandlerConfig{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.inbox.AddHandler(r.router, "typed", "orders", r.broker.Subscriber("typed"), handler, consumer.HandlerConfig{}); !errors.Is(err, consumer.ErrDuplicateName) {
+		t.Errorf("second handler: %v", err)
+	}
+	wrapped, err := middleware.Wrap(r.inbox, "wrapped", plain, middleware.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.router.AddConsumerHandler("wrapped", "orders", r.broker.Subscriber("wrapped"), wrapped)
+	r.router.AddConsumerHandler("direct", "orders", r.broker.Subscriber("direct"), func(msg *message.Message) error {
+		without.Add(1)
+		if _, ok := middleware.WorkFrom[*sql.Tx](msg.Context()); ok {
+			t.Error("the handler has an inbox")
+		}
+		return nil
+	})
+	r.config.Except = []string{"direct", "wrapped"}
+	stop := r.run()
+	defer stop()
+	for range 2 {
+		r.publish(order(1))
+	}
+	r.wantNumber(`SELECT count(*) FROM effects`, 1)
+	if without.Load() != 2 || typed.Load() != 1 {
+		t.Errorf("%d runs without an inbox, want 2; %d with one, want 1", without.Load(), typed.Load())
+	}
+}
+
+// A message that was parked may be handled before Watermill has named the topic with another one.
+func TestParkedMessageIsPublishedToTheTopicOfTheRouter(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	fail := func(*message.Message) ([]*message.Message, error) { return nil, consumer.RetryAfter(0, errHandler) }
+	cfg := plainHandler{Name: "reserve", PublishTopic: "reserved", Key: keyOf}
+	r.add(cfg, fail)
+	stop := r.run()
+	r.publish(order(1))
+	stop()
+	r.restart(true)
+	r.add(cfg, reserve)
+	stop = r.run()
+	defer stop()
+	if err := r.inbox.RunOnce(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.wantNumber(`SELECT count(*) FROM boxpair_outbox_events WHERE topic = 'reserved'`, 2)
+}
+
+// refusals adds a middleware that keeps the errors of the router's handlers, and acknowledges the
+// messages.
+func refusals(r *rig) <-chan error {
+	errs := make(chan error, 10)
+	r.router.AddMiddleware(func(next message.HandlerFunc) message.HandlerFunc {
+		return func(msg *message.Message) ([]*message.Message, error) {
+			produced, err := next(msg)
+			errs <- err
+			return produced, nil
+		}
+	})
+	return errs
+}
+
+func TestHandlerThatIsAddedToARunningRouterIsRefused(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	errs := refusals(r)
+	r.add(plainHandler{Name: "reserve"}, plain)
+	stop := r.run()
+	defer stop()
+	r.router.AddConsumerHandler("late", "late", r.broker.Subscriber("late"), effect)
+	if err := r.router.RunHandlers(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.broker.Publish("late", order(1)); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-errs; !errors.Is(err, middleware.ErrUnknownHandler) || !strings.Contains(err.Error(), `"late"`) {
+		t.Errorf("error %v", err)
+	}
+	r.wantNumber(`SELECT count(*) FROM effects`, 0)
+}
+
+// A plugin after the inbox's adds a middleware, which would be inside the transaction.
+func TestMiddlewareThatIsAddedAfterTheInboxOfARouterIsRefused(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	errs := refusals(r)
+	r.router.AddPlugin(middleware.Router(r.inbox, r.config), func(router *message.Router) error {
+		router.AddMiddleware(func(next message.HandlerFunc) message.HandlerFunc {
+			return func(msg *message.Message) ([]*message.Message, error) { return next(msg) }
+		})
+		return nil
+	})
+	r.router.AddConsumerHandler("reserve", "orders", r.broker.Subscriber("reserve"), effect)
+	done := make(chan error, 1)
+	go func() { done <- r.router.Run(context.Background()) }()
+	<-r.router.Running()
+	r.publish(order(1))
+	if err := <-errs; !errors.Is(err, middleware.ErrInside) {
+		t.Errorf("error %v", err)
+	}
+	r.wantNumber(`SELECT count(*) FROM effects`, 0)
+	if err := errors.Join(r.router.Close(), <-done); err != nil {
+		t.Error(err)
+	}
+}
+
+// A group of an event processor is one handler, to which no middleware can be added.
+func TestGroupOfAnEventProcessorGetsAnInbox(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	marshaler := cqrs.JSONMarshaler{GenerateName: cqrs.StructName}
+	processor, err := cqrs.NewEventGroupProcessorWithConfig(r.router, cqrs.EventGroupProcessorConfig{
+		GenerateSubscribeTopic: func(cqrs.EventGroupProcessorGenerateSubscribeTopicParams) (string, error) { return "orders", nil },
+		SubscriberConstructor: func(p cqrs.EventGroupProcessorSubscriberConstructorParams) (message.Subscriber, error) {
+			return r.broker.Subscriber(p.EventGroupName), nil
+		},
+		Marshaler: marshaler,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	runs := 0
+	err = processor.AddHandlersGroup("stock", cqrs.NewGroupEventHandler(func(ctx context.Context, _ *stockReserved) error {
+		if runs++; runs == 1 {
+			return errHandler
+		}
+		w, ok := middleware.WorkFrom[*sql.Tx](ctx)
+		if !ok {
+			return errors.New("no inbox")
+		}
+		_, err := w.DB().ExecContext(ctx, `INSERT INTO effects VALUES ('one')`)
+		return err
+	}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := r.run()
+	defer stop()
+	msg, err := marshaler.Marshal(&stockReserved{"42"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	msg.UUID = number(1).String()
+	for range 2 {
+		r.publish(msg.Copy())
+	}
+	r.wantNumber(`SELECT count(*) FROM effects`, 1)
+}
+
+func TestHandlersOfARouterHaveTheirOwnSettings(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	var attempts [2]atomic.Int64
+	for i, name := range []string{"one", "two"} {
+		fail := func(*message.Message) ([]*message.Message, error) {
+			attempts[i].Add(1)
+			return nil, errHandler
+		}
+		r.add(plainHandler{Name: name, Handler: consumer.HandlerConfig{Retry: consumer.RetryConfig{QuickAttempts: i + 1, QuickBackoff: time.Nanosecond}}}, fail)
+	}
+	stop := r.run()
+	defer stop()
+	r.publish(order(1))
+	if attempts[0].Load() != 1 || attempts[1].Load() != 2 {
+		t.Errorf("%d and %d attempts, want 1 and 2", attempts[0].Load(), attempts[1].Load())
+	}
+}

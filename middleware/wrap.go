@@ -1,0 +1,147 @@
+package middleware
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/producer"
+)
+
+var (
+	// ErrNotCommitted is wrapped if a handler returned messages that cannot be written to an
+	// outbox. Nothing was committed.
+	ErrNotCommitted = errors.New("handler returned messages that cannot be written to an outbox: nothing was committed")
+	// ErrAborted is wrapped if a handler failed because it used a transaction in which a statement
+	// had failed before.
+	ErrAborted = errors.New("transaction is aborted: a statement in it failed before, and the handler went on (use a savepoint)")
+	// ErrInside is wrapped by every error of a handler with a middleware between itself and the
+	// inbox that was added too late, or that runs the handler again or hides its error. Effects
+	// would be committed twice or by half.
+	ErrInside = errors.New("middleware is inside the inbox, where it would run the handler again in the same transaction, or hide " +
+		"its error: nothing was committed (add it to the router or to the handler, before the router starts)")
+)
+
+// Config configures [Wrap].
+type Config struct {
+	// PublishTopic is the topic of the messages that the handler returns. Defaults to none: a
+	// handler that returns messages then fails.
+	PublishTopic string `yaml:"publish_topic" env:"PUBLISH_TOPIC"`
+	// Publisher tells the keys and identities of returned messages. With PublishTopic, either
+	// Publisher.Key or Publisher.NoKey is required.
+	Publisher producer.PublisherConfig `yaml:"-" env:"-"`
+
+	// Handler configures the consumer.
+	Handler consumer.HandlerConfig `yaml:"handler" envPrefix:"HANDLER_"`
+}
+
+// Wrap makes fn a consumer of inbox under name, and returns it as a handler for
+// [message.Router.AddConsumerHandler]. Every middleware of the router is outside the inbox,
+// wherever it was added, so none runs fn twice in one transaction. The errors are those of
+// [consumer.Inbox.Handle].
+func Wrap[TX any](inbox *consumer.Inbox[TX], name string, fn message.HandlerFunc, cfg Config) (message.NoPublishHandlerFunc, error) {
+	var errs []error
+	if fn == nil {
+		errs = append(errs, errors.New("function is nil"))
+	}
+	if cfg.PublishTopic == "" && (cfg.Publisher.Key != nil || cfg.Publisher.NoKey) {
+		errs = append(errs, errors.New("PublishTopic: is required with Publisher"))
+	}
+	p, err := newPlain(inbox, fn, cfg.PublishTopic, cfg.Publisher)
+	if err := errors.Join(append(errs, err)...); err != nil {
+		return nil, fmt.Errorf("handler %q: %w", name, err)
+	}
+	handler, err := inbox.Handle(name, p.handle, cfg.Handler)
+	if err != nil {
+		return nil, err
+	}
+	return handler.Consume, nil
+}
+
+// plain runs a Watermill handler as the handler of a consumer.
+type plain[TX any] struct {
+	next      message.HandlerFunc
+	topic     string            // of the messages that the handler returns
+	publisher message.Publisher // nil without topic
+
+	looked atomic.Bool            // look has seen the calls between inbox and handler
+	inside atomic.Pointer[string] // name of a forbidden middleware between them
+}
+
+func newPlain[TX any](inbox *consumer.Inbox[TX], fn message.HandlerFunc, topic string, cfg producer.PublisherConfig) (*plain[TX], error) {
+	p := &plain[TX]{next: fn, topic: topic}
+	switch {
+	case topic == "":
+		return p, nil
+	case cfg.OwnTransaction:
+		return nil, errors.New("Publisher.OwnTransaction: messages are written in the transaction of the handler")
+	case cfg.Key == nil && !cfg.NoKey:
+		return nil, errors.New("PublishTopic: set either Publisher.Key or Publisher.NoKey: messages without a key have no order")
+	case !inbox.HasOutbox():
+		return nil, fmt.Errorf("PublishTopic: %w", consumer.ErrNoOutbox)
+	}
+	var err error
+	p.publisher, err = inbox.Publisher(cfg)
+	return p, err
+}
+
+func (p *plain[TX]) handle(ctx context.Context, w *consumer.Work[TX], msg *message.Message) error {
+	msg.SetContext(context.WithValue(ctx, workKey[TX]{}, &run[TX]{w, p}))
+	produced, err := p.next(msg)
+	if name := p.inside.Load(); name != nil { // even if err is nil: the middleware may hide the error
+		return errors.Join(fmt.Errorf("%s: %w", *name, ErrInside), explain(err))
+	}
+	if err != nil {
+		return explain(err)
+	}
+	if len(produced) == 0 {
+		return nil
+	}
+	if p.publisher == nil {
+		return fmt.Errorf("%w: set a topic for them, and consumer.WithOutbox", ErrNotCommitted)
+	}
+	for _, msg := range produced {
+		msg.SetContext(ctx)
+	}
+	if err := p.publisher.Publish(p.topic, produced...); err != nil {
+		return fmt.Errorf("write the handler's messages: %w", explain(err))
+	}
+	return nil
+}
+
+// sqlAborted is PostgreSQL's code for a statement in an aborted transaction.
+const sqlAborted = "25P02"
+
+// explain adds to err the cause of PostgreSQL's error for an aborted transaction. The driver is
+// unknown here; by convention, errors of drivers return their code from SQLState.
+func explain(err error) error {
+	var coded interface{ SQLState() string }
+	if errors.As(err, &coded) && coded.SQLState() == sqlAborted {
+		return fmt.Errorf("%w: %w", ErrAborted, err)
+	}
+	return err
+}
+
+type workKey[TX any] struct{}
+
+// run is one run of a handler, as a value in the message's context.
+type run[TX any] struct {
+	work *consumer.Work[TX]
+	of   *plain[TX]
+}
+
+// WorkFrom returns the work of the message whose context ctx is or derives from. It finds the work
+// in handlers inside [Wrap] and of a router with [Router], if TX is the type of the store's
+// transactions. Otherwise it returns false.
+func WorkFrom[TX any](ctx context.Context) (*consumer.Work[TX], bool) {
+	r, ok := ctx.Value(workKey[TX]{}).(*run[TX])
+	if !ok {
+		return nil, false
+	}
+	r.of.look()
+	return r.work, true
+}
