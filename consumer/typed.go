@@ -20,12 +20,23 @@ var ErrOtherType = errors.New("message is of another type")
 // fails and is tried again: a newer version of the consumer may be able to decode the message.
 // Messages without a type count as messages of t.
 func Typed[TX, T any](t *schema.Type[T], fn func(ctx context.Context, w *Work[TX], value T) error) HandlerFunc[TX] {
+	return TypedOr(t, fn, nil)
+}
+
+// TypedOr is [Typed] with a handler for messages of other types, as on a topic of several types:
+// another typed handler, or [Ignore].
+func TypedOr[TX, T any](
+	t *schema.Type[T], fn func(ctx context.Context, w *Work[TX], value T) error, others HandlerFunc[TX],
+) HandlerFunc[TX] {
 	return func(ctx context.Context, w *Work[TX], msg *message.Message) error {
 		event, err := transport.Parse("", msg)
 		if err != nil {
 			return Reject(err)
 		}
 		if event.Type != "" && event.Type != t.Name() {
+			if others != nil {
+				return others(ctx, w, msg)
+			}
 			return Reject(fmt.Errorf("%w: not %s", ErrOtherType, t.Name()))
 		}
 		value, err := t.Decode(msg.Payload, event.SchemaVersion, event.ContentType)
@@ -38,3 +49,6 @@ func Typed[TX, T any](t *schema.Type[T], fn func(ctx context.Context, w *Work[TX
 		return fn(ctx, w, value)
 	}
 }
+
+// Ignore is a handler without effects: its messages are applied.
+func Ignore[TX any](context.Context, *Work[TX], *message.Message) error { return nil }

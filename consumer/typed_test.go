@@ -98,3 +98,35 @@ func TestPayloadOfALaterVersionWaitsForTheConsumerToBeBroughtUpToDate(t *testing
 		r.wantStates(inbox.Retrying)
 	})
 }
+
+func TestMessageOfAnotherTypeHasTheHandlerOfItsChoice(t *testing.T) {
+	t.Parallel()
+	type cancelled struct {
+		Order string `json:"order"`
+	}
+	typ, err := schema.New(schema.Config[cancelled]{Name: "order.cancelled", Version: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	placed := func(_ context.Context, w *work, p placedV2) error {
+		w.DB().Do("item " + p.Items[0])
+		return nil
+	}
+	others := consumer.TypedOr(typ, func(_ context.Context, w *work, c cancelled) error {
+		w.DB().Do("cancelled " + c.Order)
+		return nil
+	}, consumer.Ignore)
+	r := newRig(t, setup{fn: consumer.TypedOr(newPlaced(t), placed, others)})
+	for n, typ := range []string{"order.placed", "order.cancelled", "order.shipped"} {
+		e := typedEvent(n, 1, `{"item":"lamp","order":"42"}`)
+		e.Type = typ
+		r.consume(e.Message())
+	}
+	r.wantStates()
+	if r.store.done("item lamp") != 1 || r.store.done("cancelled 42") != 1 {
+		t.Error("a message did not reach the handler of its type")
+	}
+	if c := r.handler.Counters(); c.Applied != 3 {
+		t.Errorf("counters: %+v", c)
+	}
+}
