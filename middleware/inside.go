@@ -31,9 +31,8 @@ func (p *plain[TX]) look() {
 	found := ""
 	for {
 		frame, more := frames.Next()
-		if rest, ok := strings.CutPrefix(frame.Function, watermillMiddleware); ok && found == "" {
-			name, _, _ := strings.Cut(rest, ".")
-			found = notInside[name]
+		if found == "" {
+			found = notInside[watermillName(frame.Function)]
 		}
 		if strings.HasSuffix(frame.Function, innermost) {
 			if found != "" {

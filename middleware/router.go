@@ -29,6 +29,10 @@ type RouterConfig struct {
 	// are consumers already ([Wrap], [consumer.Inbox.Handle]). The handlers of
 	// [consumer.Inbox.AddHandler] need not be named.
 	Except []string `yaml:"except" env:"EXCEPT"`
+	// AllowLoss starts the router with Watermill's PoisonQueue, Deduplicator or InstantAck around a
+	// handler with an inbox, and logs an ERROR. Defaults to false: the start fails, since each of them
+	// acknowledges messages that the inbox has neither applied nor parked.
+	AllowLoss bool `yaml:"allow_loss" env:"ALLOW_LOSS"`
 }
 
 // Router returns a plugin that puts inbox around all handlers of a router, each under its own name:
@@ -41,7 +45,8 @@ type RouterConfig struct {
 // the publisher that it was given gets no messages.
 //
 // The start fails if a name is taken by another consumer of the inbox, if RouterConfig names an
-// unknown handler, or if a handler has a topic to publish to and the inbox no outbox. Messages of a
+// unknown handler, if a handler has a topic to publish to and the inbox no outbox, or if a middleware
+// of Watermill would lose messages (RouterConfig.AllowLoss). Messages of a
 // handler that is added later are refused with [ErrUnknownHandler], and messages of a handler that
 // gets a middleware later with [ErrInside].
 func Router[TX any](inbox *consumer.Inbox[TX], cfg RouterConfig) message.RouterPlugin {
@@ -78,12 +83,10 @@ func newRouted[TX any](inbox *consumer.Inbox[TX], cfg RouterConfig, router *mess
 		}
 	}
 	topics, err := publishTopics(router)
-	errs = append(errs, err)
+	errs = append(errs, err, checkMiddlewares(router, r.except, inbox.Logger(), cfg.AllowLoss))
 	for name, fn := range handlers {
-		if inbox.HasAdded(router, name) {
+		if r.except[name] || inbox.HasAdded(router, name) {
 			r.except[name] = true
-		}
-		if r.except[name] {
 			continue
 		}
 		r.code[codeOf(fn)] = true

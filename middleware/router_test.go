@@ -11,6 +11,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/components/cqrs"
 	"github.com/ThreeDotsLabs/watermill/message"
+	wm "github.com/ThreeDotsLabs/watermill/message/router/middleware"
 
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/middleware"
@@ -25,6 +26,7 @@ func TestMiddlewareThatRepeatsIsHarmlessAroundTheInboxOfARouter(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t)
+			r.config.AllowLoss = true // for PoisonQueue, which gets nothing here
 			r.router.AddMiddleware(around)
 			r.add(plainHandler{Name: "reserve"}, failsOnce(), around)
 			r.router.AddMiddleware(around)
@@ -206,6 +208,45 @@ func TestMiddlewareThatIsAddedAfterTheInboxOfARouterIsRefused(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestMiddlewareThatLosesMessagesIsRefusedAroundAnInbox(t *testing.T) {
+	t.Parallel()
+	deduplicator := wm.Deduplicator{KeyFactory: wm.NewMessageHasherAdler32(1024), Repository: repository{}}
+	for name, mw := range map[string]message.HandlerMiddleware{
+		"PoisonQueue": repeaters(t)["PoisonQueue"], "Deduplicator": deduplicator.Middleware, "InstantAck": wm.InstantAck,
+	} {
+		for where, add := range map[string]func(r *rig){
+			"router":  func(r *rig) { r.router.AddMiddleware(mw); r.add(plainHandler{Name: "reserve"}, plain) },
+			"handler": func(r *rig) { r.add(plainHandler{Name: "reserve"}, plain, mw) },
+			"excepted handler": func(r *rig) {
+				r.add(plainHandler{Name: "reserve"}, plain)
+				r.router.AddConsumerHandler("other", "orders", r.broker.Subscriber("other"), effect).AddMiddleware(mw)
+				r.config.Except = []string{"other"}
+			},
+			"allowed": func(r *rig) {
+				r.router.AddMiddleware(mw)
+				r.add(plainHandler{Name: "reserve"}, plain)
+				r.config.AllowLoss = true
+			},
+		} {
+			t.Run(name+" "+where, func(t *testing.T) {
+				t.Parallel()
+				r := newRig(t)
+				add(r)
+				err := middleware.Router(r.inbox, r.config)(r.router)
+				refused := where == "router" || where == "handler"
+				if refused != (err != nil && strings.Contains(err.Error(), name)) || !refused && err != nil {
+					t.Errorf("error %v", err)
+				}
+			})
+		}
+	}
+}
+
+// repository is one of Watermill's Deduplicator that remembers nothing.
+type repository struct{}
+
+func (repository) IsDuplicate(context.Context, string) (bool, error) { return false, nil }
 
 // A group of an event processor is one handler, to which no middleware can be added.
 func TestGroupOfAnEventProcessorGetsAnInbox(t *testing.T) {

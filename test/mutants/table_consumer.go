@@ -202,6 +202,14 @@ var handling = []Mutant{
 		Test:   Test{"middleware", "TestMiddlewareThatIsAddedAfterTheInboxOfARouterIsRefused"},
 	},
 	{
+		Name: "lossy-middleware-around", Guarantee: "G7",
+		Broken: "A middleware around the inbox of a router acknowledges messages that had no effect, and the router starts.",
+		File:   "middleware/around.go",
+		Old:    `		case problem == "" || except[handler.String()]:`,
+		New:    `		case problem == "" || except[handler.String()] || handler.String() == "":`,
+		Test:   Test{"middleware", "TestMiddlewareThatLosesMessagesIsRefusedAroundAnInbox"},
+	},
+	{
 		Name: "handler-added-later", Guarantee: "G3",
 		Broken: "A handler that is added to a running router runs without an inbox.",
 		File:   "middleware/router.go",
