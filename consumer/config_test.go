@@ -24,10 +24,15 @@ func TestBadConfigurationIsRefusedWithAllOfItsProblems(t *testing.T) {
 	_, err = consumer.New(newFake(), consumer.Config{Service: strings.Repeat("s", 101)})
 	wantProblems(t, err, "Service")
 
+	_, err = consumer.New(newFake(), consumer.Config{Service: "stock"}, nil, consumer.WithOutbox[*fakeTx](nil))
+	wantProblems(t, err, "option", "WithOutbox")
+
 	inbox, err := consumer.New(newFake(), consumer.Config{Service: "stock"})
 	if err != nil {
 		t.Fatal(err)
 	}
+	_, err = inbox.AddHandler(nil, "", "orders", nil, nil, consumer.HandlerConfig{Timeout: -1})
+	wantProblems(t, err, "router", "subscriber", "name", "function", "Timeout")
 	_, err = inbox.Handle("", nil, consumer.HandlerConfig{
 		Timeout: -1, LockTimeout: time.Hour, Isolation: 9, Topic: "\xff", Retry: consumer.RetryConfig{QuickAttempts: -1, QuickBackoff: -1, MaxAttempts: -1, MaxSoloStarts: -1},
 		Parked:     consumer.ParkedConfig{MinBackoff: time.Hour, MaxBackoff: time.Second, Concurrency: -1},

@@ -18,6 +18,9 @@ var (
 	// delivered concurrently, and their order is lost.
 	ErrOtherKey = errors.New("subscriber keeps messages in order by another key: give it the function of HandlerConfig.Order.Key, or none to either")
 
+	// ErrTwoInboxes is wrapped by [Handler.Consume] within a handler of the same message: package
+	// middleware has put an inbox around a handler that has one.
+	ErrTwoInboxes = errors.New("message is in the hands of another inbox already: a handler that has an inbox must not get a second one (middleware.RouterConfig.Except)")
 	// ErrNoOutbox is returned when a handler writes events and the inbox has no outbox. The
 	// transaction is not committed, even if the handler ignores the error.
 	ErrNoOutbox = errors.New("inbox has no outbox: pass one with consumer.WithOutbox, so that handlers can write events")

@@ -13,6 +13,7 @@ import (
 	"github.com/boxpair/boxpair/dedupe"
 	"github.com/boxpair/boxpair/internal/fault"
 	"github.com/boxpair/boxpair/internal/pace"
+	"github.com/boxpair/boxpair/internal/within"
 	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/transport"
 )
@@ -81,6 +82,9 @@ func (h *Handler[TX]) consume(ctx context.Context, msg *message.Message, d *deli
 	}
 	in, err := h.read(ctx, msg)
 	d.in, d.ref = in, messageRef{h.name, in.event.ID}
+	if within.Handles(ctx, in.event.ID) {
+		return ErrTwoInboxes
+	}
 	if err := h.registry.ensure(ctx, &d.progress); err != nil {
 		return err
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/boxpair/boxpair/consumer/internal/field"
 	"github.com/boxpair/boxpair/dedupe"
+	"github.com/boxpair/boxpair/internal/funcid"
 	"github.com/boxpair/boxpair/producer"
 	"github.com/boxpair/boxpair/store/inbox"
 )
@@ -35,8 +36,8 @@ type Inbox[TX any] struct {
 
 	mu       sync.Mutex
 	handlers map[string]*Handler[TX]
-	routed   map[routedName]struct{} // what AddHandler has added
-	added    chan struct{}           // a handler was added while running
+	routed   map[funcid.ID]struct{} // the functions that AddHandler has added
+	added    chan struct{}          // a handler was added while running
 
 	running   atomic.Bool
 	runCalled atomic.Bool // Run or RunOnce was called
@@ -75,13 +76,17 @@ func New[TX any](store inbox.Store[TX], cfg Config, options ...Option[TX]) (*Inb
 	i := &Inbox[TX]{
 		store: store, cfg: cfg, log: cfg.Logger,
 		handlers: make(map[string]*Handler[TX]),
-		routed:   make(map[routedName]struct{}),
+		routed:   make(map[funcid.ID]struct{}),
 		added:    make(chan struct{}, 1),
 		solo:     make(chan struct{}, 1),
 		identity: identity{turn: make(chan struct{}, 1)},
 		random:   randomUpTo,
 	}
 	for _, option := range options {
+		if option == nil {
+			err = errors.Join(err, errors.New("option is nil"))
+			continue
+		}
 		err = errors.Join(err, option(i))
 	}
 	if err != nil {
@@ -138,43 +143,69 @@ func (i *Inbox[TX]) HandleBatch(name string, fn BatchFunc[TX], cfg HandlerConfig
 	return i.add(name, h)
 }
 
-// AddHandler is [Inbox.Handle], and adds the handler to router: every middleware of the router is
-// outside the inbox. The handler has the same name there. cfg.Topic defaults to topic.
+// AddHandler is [Inbox.Handle], and adds the handler to router under the same name, for topic: every
+// middleware of the router is outside the inbox. cfg.Topic defaults to topic. A name that router or
+// inbox has already is an error that wraps [ErrDuplicateName]. If router is running, call its
+// RunHandlers afterwards. A handler that is to be stopped alone is added with [Inbox.Handle] and
+// [message.Router.AddConsumerHandler].
 func (i *Inbox[TX]) AddHandler(
 	router *message.Router, name, topic string, subscriber message.Subscriber, fn HandlerFunc[TX], cfg HandlerConfig,
 ) (*Handler[TX], error) {
-	switch {
-	case router == nil:
-		return nil, handlerError(name, errors.New("router is nil"))
-	case subscriber == nil:
-		return nil, handlerError(name, errors.New("subscriber is nil"))
-	case router.Handlers()[name] != nil:
-		return nil, handlerError(name, fmt.Errorf("the router has one already: %w", ErrDuplicateName))
+	var errs []error
+	if router == nil {
+		errs = append(errs, errors.New("router is nil"))
+	}
+	if subscriber == nil {
+		errs = append(errs, errors.New("subscriber is nil"))
 	}
 	cfg.Topic = cmp.Or(cfg.Topic, topic)
-	h, err := i.Handle(name, fn, cfg)
-	if err != nil {
-		return nil, err
+	h, err := i.newHandler(name, fn, cfg)
+	if err := errors.Join(append(errs, err)...); err != nil {
+		return nil, handlerError(name, err)
 	}
 	i.mu.Lock()
-	i.routed[routedName{router, name}] = struct{}{}
-	i.mu.Unlock()
-	router.AddConsumerHandler(name, topic, subscriber, h.Consume)
+	defer i.mu.Unlock()
+	if _, ok := i.handlers[name]; ok {
+		return nil, i.duplicate(name)
+	}
+	consume := message.HandlerFunc(func(msg *message.Message) ([]*message.Message, error) { return nil, h.Consume(msg) })
+	if err := addTo(router, name, topic, subscriber, consume); err != nil {
+		return nil, handlerError(name, err)
+	}
+	i.routed[funcid.Of(consume)] = struct{}{}
+	i.register(name, h)
 	return h, nil
 }
 
-// routedName is a handler of a router.
-type routedName struct {
-	router *message.Router
-	name   string
+// addTo adds a handler to router, which panics if it has the name already.
+func addTo(router *message.Router, name, topic string, subscriber message.Subscriber, fn message.HandlerFunc) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			taken, ok := v.(message.DuplicateHandlerNameError)
+			if !ok {
+				panic(v)
+			}
+			err = fmt.Errorf("router: %w (%w)", taken, ErrDuplicateName)
+		}
+	}()
+	router.AddHandler(name, topic, subscriber, "", noPublisher{}, fn)
+	return nil
 }
 
-// HasAdded tells whether [Inbox.AddHandler] has added the handler name to router. HasAdded is for code
-// that puts an inbox around the other handlers of the router.
-func (i *Inbox[TX]) HasAdded(router *message.Router, name string) bool {
+// noPublisher is the publisher of a handler that returns no messages.
+type noPublisher struct{}
+
+func (noPublisher) Publish(string, ...*message.Message) error {
+	return errors.New("handler of an inbox publishes through its outbox")
+}
+func (noPublisher) Close() error { return nil }
+
+// HasAdded tells whether fn is the function of a handler that [Inbox.AddHandler] has added to a
+// router. HasAdded is for code that puts an inbox around the other handlers of a router.
+func (i *Inbox[TX]) HasAdded(fn message.HandlerFunc) bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	_, ok := i.routed[routedName{router, name}]
+	_, ok := i.routed[funcid.Of(fn)]
 	return ok
 }
 
@@ -184,11 +215,20 @@ func (i *Inbox[TX]) add(name string, h *Handler[TX]) (*Handler[TX], error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if _, ok := i.handlers[name]; ok {
-		return nil, fmt.Errorf("handler %q of %s: %w", name, i.cfg.Service, ErrDuplicateName)
+		return nil, i.duplicate(name)
 	}
+	i.register(name, h)
+	return h, nil
+}
+
+func (i *Inbox[TX]) duplicate(name string) error {
+	return fmt.Errorf("handler %q of %s: %w", name, i.cfg.Service, ErrDuplicateName)
+}
+
+// register is called with mu.
+func (i *Inbox[TX]) register(name string, h *Handler[TX]) {
 	i.handlers[name] = h
 	signal(i.added)
-	return h, nil
 }
 
 func (i *Inbox[TX]) newHandler(name string, fn HandlerFunc[TX], cfg HandlerConfig) (*Handler[TX], error) {
@@ -263,7 +303,7 @@ func (i *Inbox[TX]) reportOrphans(ctx context.Context) {
 		return handled[name] || !strings.HasPrefix(name, i.cfg.Service+"/")
 	})
 	if len(names) > 0 {
-		i.log.WarnContext(ctx, "messages are parked of consumers that have no handler in this process, as after a handler was renamed: "+
+		i.log.WarnContext(ctx, "messages are parked of consumers that have no handler in this process, as after a handler was renamed, or before the router has started: "+
 			"give it its old name back, or look at them and discard them (boxpair deadletters -consumer)", "service", i.cfg.Service, "consumers", names)
 	}
 }

@@ -56,3 +56,18 @@ func watermillName(full string) string {
 	name, _, _ = strings.Cut(strings.TrimPrefix(name, "(*"), ".")
 	return strings.TrimSuffix(name, ")")
 }
+
+// warnOfDecorators says that the publisher decorators of router get no messages of handlers that
+// return some.
+func warnOfDecorators[TX any](router *message.Router, log *slog.Logger, topics map[string]string, handlers map[string]*plain[TX]) {
+	decorators := reflect.ValueOf(router).Elem().FieldByName("publisherDecorators")
+	if decorators.Kind() != reflect.Slice || decorators.Len() == 0 {
+		return
+	}
+	for name := range handlers {
+		if topics[name] != "" {
+			log.WarnContext(context.Background(), "publisher decorators of the router get no messages of this handler, which go to the outbox",
+				"handler", name, "topic", topics[name])
+		}
+	}
+}

@@ -33,7 +33,7 @@
 // # Middlewares
 //
 // The inbox is the innermost middleware, wherever the others were added: a middleware sees one call
-// per delivery, and an error only if nothing could be committed. With an inbox, some middlewares of
+// per delivery, an error only if nothing could be committed, and no returned messages. With an inbox, some middlewares of
 // Watermill have nothing to do, or do harm:
 //
 //	Recoverer, DelayOnError  not needed: panics are counted, and messages are parked
@@ -51,12 +51,15 @@
 // the transaction. A middleware that runs the handler again would have the effects of both runs
 // committed, and a middleware that hides its error half of the effects. The first call of [WorkFrom]
 // detects Watermill's Retry, Duplicator, PoisonQueue and IgnoreErrors there; then every attempt fails
-// with [ErrInside]. Two cases are not detected: a middleware of your own that runs its handler more
-// than once, and a handler that never calls [WorkFrom], such as a handler that only returns messages.
+// with [ErrInside]. Not detected are a middleware of your own that runs its handler more than once, a
+// handler that never calls [WorkFrom], such as a handler that only returns messages, and what hides
+// errors by itself: leave AckCommandHandlingErrors of Watermill's command processor, and
+// AckCommandErrors of requestreply, at false for handlers that change the database.
 //
 // # Assumptions
 //
-// All handlers and middlewares are added before the router starts. The router must run before parked
+// All handlers and middlewares are added before the router starts, and plugins that add some before
+// the plugin of [Router]. The router must run before parked
 // messages are retried; see [consumer.Inbox.Run].
 //
 // # Limitations

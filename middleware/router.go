@@ -4,16 +4,20 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/internal/funcid"
 	"github.com/boxpair/boxpair/producer"
 )
 
-// ErrUnknownHandler is wrapped by the error of each message of a handler that a router with [Router]
-// got after its start. The handler did not run.
-var ErrUnknownHandler = errors.New("handler was added after the router's start, and has no inbox: use Wrap, or add it before")
+// ErrAddedLater is wrapped by the error of each message of a handler that its inbox does not know: the
+// handler, or a middleware around it, was added after the plugin of [Router] had run. The handler did
+// not run.
+var ErrAddedLater = errors.New("handler has no inbox, since it or a middleware of it was added after the plugin: " +
+	"add it before, or use consumer.Inbox.AddHandler")
 
 // RouterConfig configures [Router].
 type RouterConfig struct {
@@ -40,19 +44,30 @@ type RouterConfig struct {
 //	router.AddPlugin(middleware.Router(inbox, middleware.RouterConfig{}))
 //
 // The plugin runs at the router's start, when all handlers and middlewares are known. So every
-// middleware is outside the inbox, and the order of the calls is of no importance. Messages that a
-// handler returns go to the topic that [message.Router.AddHandler] was given, through the outbox;
-// the publisher that it was given gets no messages.
+// middleware is outside the inbox, wherever it was added; only a plugin that adds middlewares must
+// come first. Messages that a handler returns go to the topic that [message.Router.AddHandler] was
+// given, through the outbox. The publisher that it was given, the router's publisher decorators and
+// its middlewares get no returned messages.
 //
 // The start fails if a name is taken by another consumer of the inbox, if RouterConfig names an
 // unknown handler, if a handler has a topic to publish to and the inbox no outbox, or if a middleware
-// of Watermill would lose messages (RouterConfig.AllowLoss). Messages of a
-// handler that is added later are refused with [ErrUnknownHandler], and messages of a handler that
-// gets a middleware later with [ErrInside].
+// of Watermill would lose messages (RouterConfig.AllowLoss). A router that is made anew after that
+// needs a new inbox. Messages of handlers that are added later are refused with [ErrAddedLater],
+// except for the handlers of [consumer.Inbox.AddHandler].
+//
+// Several plugins may put different inboxes around the handlers of one router: each names the handlers
+// of the others in RouterConfig.Except.
 func Router[TX any](inbox *consumer.Inbox[TX], cfg RouterConfig) message.RouterPlugin {
 	return func(router *message.Router) error {
-		r, err := newRouted(inbox, cfg, router)
-		if err != nil {
+		if inbox == nil {
+			return errors.New("inbox for a router: inbox is nil")
+		}
+		r := &routed[TX]{
+			inbox:     inbox,
+			functions: make(map[string]funcid.ID), names: make(map[funcid.ID][]string),
+			consumers: make(map[string]*consumer.Handler[TX]), except: make(map[string]bool),
+		}
+		if err := r.putAround(router, cfg); err != nil {
 			return fmt.Errorf("inbox for a router: %w", err)
 		}
 		router.AddMiddleware(r.middleware)
@@ -62,73 +77,96 @@ func Router[TX any](inbox *consumer.Inbox[TX], cfg RouterConfig) message.RouterP
 
 // routed is the inbox of a router's handlers.
 type routed[TX any] struct {
+	inbox     *consumer.Inbox[TX]
+	functions map[string]funcid.ID // of the handlers, by name
+	names     map[funcid.ID][]string
 	consumers map[string]*consumer.Handler[TX]
-	except    map[string]bool
-	code      map[uintptr]bool // of the handlers' functions
+	except    map[string]bool // the names of RouterConfig.Except
 }
 
-func newRouted[TX any](inbox *consumer.Inbox[TX], cfg RouterConfig, router *message.Router) (*routed[TX], error) {
-	r := &routed[TX]{consumers: make(map[string]*consumer.Handler[TX]), except: make(map[string]bool), code: make(map[uintptr]bool)}
+func (r *routed[TX]) putAround(router *message.Router, cfg RouterConfig) error {
 	handlers := router.Handlers()
-	var errs []error
-	for _, name := range cfg.Except {
-		r.except[name] = true
-		if handlers[name] == nil {
-			errs = append(errs, fmt.Errorf("Except: the router has no handler %q", name))
-		}
-	}
-	for name := range cfg.Handlers {
-		if handlers[name] == nil || r.except[name] {
-			errs = append(errs, fmt.Errorf("Handlers: the router has no handler %q that gets an inbox", name))
-		}
-	}
+	errs := r.checkNames(handlers, cfg)
 	topics, err := publishTopics(router)
-	errs = append(errs, err, checkMiddlewares(router, r.except, inbox.Logger(), cfg.AllowLoss))
+	errs = append(errs, err, checkPublisher(cfg.Publisher), checkMiddlewares(router, r.except, r.inbox.Logger(), cfg.AllowLoss))
+	plains := make(map[string]*plain[TX])
 	for name, fn := range handlers {
-		if r.except[name] || inbox.HasAdded(router, name) {
-			r.except[name] = true
+		id := funcid.Of(fn)
+		r.functions[name] = id
+		r.names[id] = append(r.names[id], name)
+		if r.except[name] || r.inbox.HasAdded(fn) {
 			continue
 		}
-		r.code[codeOf(fn)] = true
-		p, err := newPlain(inbox, fn, topics[name], cfg.Publisher)
+		p, err := newPlain(r.inbox, fn, topics[name], cfg.Publisher)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("handler %q: %w", name, err))
-			continue
 		}
+		plains[name] = p
+	}
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	warnOfDecorators(router, r.inbox.Logger(), topics, plains)
+	for name, p := range plains {
 		hc, ok := cfg.Handlers[name]
 		if !ok {
 			hc = cfg.Handler
 		}
-		r.consumers[name], err = inbox.Handle(name, p.handle, hc)
+		h, err := r.inbox.Handle(name, p.handle, hc)
 		if errors.Is(err, consumer.ErrDuplicateName) {
-			err = fmt.Errorf("%w: if it is that consumer already, name it in RouterConfig.Except", err)
+			err = fmt.Errorf("%w (a handler that is that consumer itself, as made by Wrap or Handle, belongs in RouterConfig.Except; "+
+				"a router that is made anew needs a new inbox)", err)
 		}
+		r.consumers[name] = h
 		errs = append(errs, err)
 	}
-	return r, errors.Join(errs...)
+	return errors.Join(errs...)
+}
+
+// checkNames returns the errors of the names in cfg.
+func (r *routed[TX]) checkNames(handlers map[string]message.HandlerFunc, cfg RouterConfig) (errs []error) {
+	for _, name := range cfg.Except {
+		r.except[name] = true
+		if _, ok := handlers[name]; !ok {
+			errs = append(errs, fmt.Errorf("Except: the router has no handler %q", name))
+		}
+	}
+	for name := range cfg.Handlers {
+		switch fn, ok := handlers[name]; {
+		case !ok || r.except[name]:
+			errs = append(errs, fmt.Errorf("Handlers: the router has no handler %q that gets an inbox", name))
+		case r.inbox.HasAdded(fn):
+			errs = append(errs, fmt.Errorf("Handlers: %q has the settings that AddHandler was given", name))
+		}
+	}
+	return errs
 }
 
 // middleware is the innermost middleware of every handler. Watermill names the handler with each
-// message only.
+// message only, but next is the handler's function.
 func (r *routed[TX]) middleware(next message.HandlerFunc) message.HandlerFunc {
-	innermost := r.code[codeOf(next)]
+	id := funcid.Of(next)
+	if r.inbox.HasAdded(next) || r.isExcept(r.names[id]) {
+		return next // as it is, for the plugin of another inbox
+	}
 	return func(msg *message.Message) ([]*message.Message, error) {
 		name := message.HandlerNameFromCtx(msg.Context())
 		h := r.consumers[name]
 		switch {
 		case r.except[name]:
 			return next(msg)
-		case h == nil:
-			return nil, fmt.Errorf("handler %q: %w", name, ErrUnknownHandler)
-		case !innermost:
-			return nil, fmt.Errorf("consumer %s: %w", h.Name(), ErrInside)
+		case name == "":
+			return nil, errors.New("message has no name of a handler in its context: a middleware or a decorator has replaced Watermill's context")
+		case h == nil || r.functions[name] != id:
+			return nil, fmt.Errorf("handler %q: %w", name, ErrAddedLater)
 		}
 		return nil, h.Consume(msg)
 	}
 }
 
-// codeOf tells functions apart that come from different places in the source.
-func codeOf(fn message.HandlerFunc) uintptr { return reflect.ValueOf(fn).Pointer() }
+func (r *routed[TX]) isExcept(names []string) bool {
+	return len(names) > 0 && !slices.ContainsFunc(names, func(name string) bool { return !r.except[name] })
+}
 
 // publishTopics returns the topics that the handlers of a router publish to, by their names.
 // Watermill tells them only with a message. But a message that is parked is handled again before

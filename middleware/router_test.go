@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -15,6 +16,8 @@ import (
 
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/middleware"
+	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 // plain is a handler that returns no messages.
@@ -27,12 +30,22 @@ func TestMiddlewareThatRepeatsIsHarmlessAroundTheInboxOfARouter(t *testing.T) {
 			t.Parallel()
 			r := newRig(t)
 			r.config.AllowLoss = true // for PoisonQueue, which gets nothing here
+			var calls atomic.Int64
+			counting := func(next message.HandlerFunc) message.HandlerFunc {
+				return func(msg *message.Message) ([]*message.Message, error) {
+					calls.Add(1)
+					return next(msg)
+				}
+			}
 			r.router.AddMiddleware(around)
 			r.add(plainHandler{Name: "reserve"}, failsOnce(), around)
-			r.router.AddMiddleware(around)
+			r.router.AddMiddleware(around, counting)
 			stop := r.run()
 			defer stop()
 			r.publish(order(1))
+			if calls.Load() == 0 {
+				t.Error("the middlewares did not run")
+			}
 			r.wantNumber(`SELECT count(*) FROM effects`, 1)
 			r.wantNumber(`SELECT count(*) FROM boxpair_inbox_parked`, 0)
 		})
@@ -69,11 +82,22 @@ func TestRouterWithWrongHandlersDoesNotStart(t *testing.T) {
 			r.restart(false)
 			r.add(plainHandler{Name: "emit", PublishTopic: "emitted", NoKey: true}, reserve)
 		},
-		"name it in RouterConfig.Except": func(r *rig) {
+		`Handlers: "typed" has the settings that AddHandler was given`: func(r *rig) {
+			addTyped(r, r.inbox, "typed")
+			r.config.Handlers["typed"] = consumer.HandlerConfig{}
+		},
+		`handler "none": function is nil`: func(r *rig) { r.add(plainHandler{Name: "none"}, nil) },
+		"Publisher.OwnTransaction":        func(r *rig) { r.config.Publisher.OwnTransaction = true },
+		"set either Key or NoKey":         func(r *rig) { r.config.Publisher.Key, r.config.Publisher.NoKey = keyOf, true },
+		"set either Identity or MessageID": func(r *rig) {
+			r.config.Publisher.Identity, r.config.Publisher.MessageID = func(string, *message.Message) producer.Identity { return producer.Identity{} }, true
+		},
+		"needs a new inbox": func(r *rig) {
 			if _, err := middleware.Wrap(r.inbox, "reserve", plain, middleware.Config{}); err != nil {
 				r.t.Fatal(err)
 			}
 		},
+		"inbox is nil": func(r *rig) { r.inbox = nil },
 	} {
 		t.Run(problem, func(t *testing.T) {
 			t.Parallel()
@@ -164,6 +188,29 @@ func refusals(r *rig) <-chan error {
 	return errs
 }
 
+// addTyped adds a handler of in to the router, for the topic of its name.
+func addTyped(r *rig, in *consumer.Inbox[*sql.Tx], name string) {
+	r.t.Helper()
+	fn := func(ctx context.Context, w *consumer.Work[*sql.Tx], msg *message.Message) error {
+		_, err := w.DB().ExecContext(ctx, `INSERT INTO effects VALUES (?)`, msg.UUID)
+		return err
+	}
+	if _, err := in.AddHandler(r.router, name, name, r.broker.Subscriber(name), fn, consumer.HandlerConfig{}); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// late runs handlers that were added to the running router, and publishes a message to topic.
+func late(r *rig, topic string) {
+	r.t.Helper()
+	if err := r.router.RunHandlers(context.Background()); err != nil {
+		r.t.Fatal(err)
+	}
+	if err := r.broker.Publish(topic, order(1)); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
 func TestHandlerThatIsAddedToARunningRouterIsRefused(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -172,16 +219,166 @@ func TestHandlerThatIsAddedToARunningRouterIsRefused(t *testing.T) {
 	stop := r.run()
 	defer stop()
 	r.router.AddConsumerHandler("late", "late", r.broker.Subscriber("late"), effect)
-	if err := r.router.RunHandlers(context.Background()); err != nil {
-		t.Fatal(err)
-	}
-	if err := r.broker.Publish("late", order(1)); err != nil {
-		t.Fatal(err)
-	}
-	if err := <-errs; !errors.Is(err, middleware.ErrUnknownHandler) || !strings.Contains(err.Error(), `"late"`) {
+	late(r, "late")
+	if err := <-errs; !errors.Is(err, middleware.ErrAddedLater) || !strings.Contains(err.Error(), `"late"`) {
 		t.Errorf("error %v", err)
 	}
 	r.wantNumber(`SELECT count(*) FROM effects`, 0)
+}
+
+func TestTypedHandlerMayBeAddedToARunningRouter(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	errs := refusals(r)
+	r.add(plainHandler{Name: "reserve"}, plain)
+	stop := r.run()
+	defer stop()
+	addTyped(r, r.inbox, "late")
+	for range 2 {
+		late(r, "late")
+		if err := <-errs; err != nil {
+			t.Errorf("error %v", err)
+		}
+	}
+	r.wantNumber(`SELECT count(*) FROM effects`, 1)
+}
+
+func TestHandlersAreAddedConcurrently(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.add(plainHandler{Name: "reserve"}, plain)
+	stop := r.run()
+	defer stop()
+	var all sync.WaitGroup
+	for _, name := range []string{"a", "b", "c", "d"} {
+		all.Go(func() { addTyped(r, r.inbox, name) })
+		all.Go(func() {
+			if err := r.router.RunHandlers(context.Background()); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	late(r, "a")
+	r.wantNumber(`SELECT count(*) FROM effects`, 1)
+}
+
+// Another handler under the name of a stopped one is neither the stopped one nor without an inbox.
+func TestHandlerUnderTheNameOfAStoppedOneIsRefused(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	errs := refusals(r)
+	r.add(plainHandler{Name: "other"}, plain) // or the router would end
+	first := r.router.AddConsumerHandler("name", "orders", r.broker.Subscriber("name"), effect)
+	stop := r.run()
+	defer stop()
+	first.Stop()
+	<-first.Stopped()
+	r.router.AddConsumerHandler("name", "again", r.broker.Subscriber("again"), func(*message.Message) error { return errHandler })
+	late(r, "again")
+	if err := <-errs; !errors.Is(err, middleware.ErrAddedLater) {
+		t.Errorf("error %v", err)
+	}
+	r.wantNumber(`SELECT count(*) FROM effects`, 0)
+}
+
+// A middleware that is made by the same code as another handler's function is none of the handler.
+func TestMiddlewareWithTheCodeOfAHandlerIsRefusedLater(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	errs := refusals(r)
+	guarded := 0
+	guard := func(next message.HandlerFunc) message.HandlerFunc {
+		return func(msg *message.Message) ([]*message.Message, error) {
+			guarded++
+			return next(msg)
+		}
+	}
+	r.router.AddHandler("guarded", "other", r.broker.Subscriber("guarded"), "", nil, guard(plain))
+	r.router.AddHandler("reserve", "orders", r.broker.Subscriber("reserve"), "", nil, plain)
+	r.router.AddPlugin(middleware.Router(r.inbox, middleware.RouterConfig{}), func(router *message.Router) error {
+		router.AddMiddleware(guard)
+		return nil
+	})
+	r.config.Except = []string{"guarded", "reserve"} // of the second inbox of run
+	stop := r.run()
+	defer stop()
+	r.publish(order(1))
+	if err := <-errs; !errors.Is(err, middleware.ErrAddedLater) {
+		t.Errorf("error %v", err)
+	}
+	r.wantNumber(`SELECT count(*) FROM effects`, 0)
+}
+
+func TestTwoInboxesShareARouter(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	other, err := consumer.New(r.store, consumer.Config{Service: "other"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.add(plainHandler{Name: "one"}, plain)
+	r.router.AddConsumerHandler("two", "orders", r.broker.Subscriber("two"), effect)
+	r.config.Except = []string{"two"}
+	r.router.AddPlugin(middleware.Router(other, middleware.RouterConfig{Except: []string{"one"}}))
+	stop := r.run()
+	defer stop()
+	for range 2 {
+		r.publish(order(1))
+	}
+	r.wantNumber(`SELECT count(*) FROM effects`, 2)
+	r.wantNumber(`SELECT count(*) FROM boxpair_inbox_consumers WHERE name IN ('stock/one', 'other/two')`, 2)
+}
+
+func TestSecondInboxAroundAHandlerIsRefused(t *testing.T) {
+	t.Parallel()
+	for kind, add := range map[string]func(r *rig, other *consumer.Inbox[*sql.Tx]){
+		"of another inbox": func(r *rig, other *consumer.Inbox[*sql.Tx]) { addTyped(r, other, "orders") },
+		"wrapped": func(r *rig, _ *consumer.Inbox[*sql.Tx]) {
+			fn, err := middleware.Wrap(r.inbox, "wrapped", plain, middleware.Config{})
+			if err != nil {
+				r.t.Fatal(err)
+			}
+			r.router.AddConsumerHandler("by another name", "orders", r.broker.Subscriber("wrapped"), fn)
+		},
+	} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			other, err := consumer.New(r.store, consumer.Config{Service: "other"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.config.Handler.Retry = consumer.RetryConfig{MaxAttempts: 1}
+			add(r, other)
+			stop := r.run()
+			defer stop()
+			r.publish(order(1))
+			r.wantNumber(`SELECT count(*) FROM effects`, 0)
+			found, err := r.inbox.ListParked(t.Context(), inbox.Filter{})
+			if err != nil || len(found) != 1 || !strings.Contains(found[0].LastError, consumer.ErrTwoInboxes.Error()) {
+				t.Errorf("parked: %+v, %v", found, err)
+			}
+		})
+	}
+}
+
+func TestMessageThatHasLostTheNameOfItsHandlerIsRefused(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	errs := refusals(r)
+	r.add(plainHandler{Name: "reserve"}, plain, func(next message.HandlerFunc) message.HandlerFunc {
+		return func(msg *message.Message) ([]*message.Message, error) {
+			msg.SetContext(context.Background())
+			return next(msg)
+		}
+	})
+	stop := r.run()
+	defer stop()
+	r.publish(order(1))
+	if err := <-errs; err == nil || !strings.Contains(err.Error(), "replaced Watermill's context") {
+		t.Errorf("error %v", err)
+	}
 }
 
 // A plugin after the inbox's adds a middleware, which would be inside the transaction.
@@ -200,7 +397,7 @@ func TestMiddlewareThatIsAddedAfterTheInboxOfARouterIsRefused(t *testing.T) {
 	go func() { done <- r.router.Run(context.Background()) }()
 	<-r.router.Running()
 	r.publish(order(1))
-	if err := <-errs; !errors.Is(err, middleware.ErrInside) {
+	if err := <-errs; !errors.Is(err, middleware.ErrAddedLater) {
 		t.Errorf("error %v", err)
 	}
 	r.wantNumber(`SELECT count(*) FROM effects`, 0)

@@ -9,6 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/internal/within"
 	"github.com/boxpair/boxpair/producer"
 )
 
@@ -19,11 +20,11 @@ var (
 	// ErrAborted is wrapped if a handler failed because it used a transaction in which a statement
 	// had failed before.
 	ErrAborted = errors.New("transaction is aborted: a statement in it failed before, and the handler went on (use a savepoint)")
-	// ErrInside is wrapped by every error of a handler with a middleware between itself and the
-	// inbox that was added too late, or that runs the handler again or hides its error. Effects
-	// would be committed twice or by half.
+	// ErrInside is wrapped by every error of a handler with a middleware of Watermill between inbox
+	// and handler that runs the handler again, or hides its error. Effects would be committed twice
+	// or by half.
 	ErrInside = errors.New("middleware is inside the inbox, where it would run the handler again in the same transaction, or hide " +
-		"its error: nothing was committed (add it to the router or to the handler, before the router starts)")
+		"its error: nothing was committed (add it to the router, instead of making it part of the handler)")
 )
 
 // Config configures [Wrap].
@@ -44,15 +45,15 @@ type Config struct {
 // wherever it was added, so none runs fn twice in one transaction. The errors are those of
 // [consumer.Inbox.Handle].
 func Wrap[TX any](inbox *consumer.Inbox[TX], name string, fn message.HandlerFunc, cfg Config) (message.NoPublishHandlerFunc, error) {
-	var errs []error
-	if fn == nil {
-		errs = append(errs, errors.New("function is nil"))
+	if inbox == nil {
+		return nil, fmt.Errorf("handler %q: inbox is nil", name)
 	}
-	if cfg.PublishTopic == "" && (cfg.Publisher.Key != nil || cfg.Publisher.NoKey) {
+	var errs []error
+	if pub := cfg.Publisher; cfg.PublishTopic == "" && (pub.Key != nil || pub.NoKey || pub.Identity != nil || pub.MessageID) {
 		errs = append(errs, errors.New("PublishTopic: is required with Publisher"))
 	}
 	p, err := newPlain(inbox, fn, cfg.PublishTopic, cfg.Publisher)
-	if err := errors.Join(append(errs, err)...); err != nil {
+	if err := errors.Join(append(errs, checkPublisher(cfg.Publisher), err)...); err != nil {
 		return nil, fmt.Errorf("handler %q: %w", name, err)
 	}
 	handler, err := inbox.Handle(name, p.handle, cfg.Handler)
@@ -75,10 +76,10 @@ type plain[TX any] struct {
 func newPlain[TX any](inbox *consumer.Inbox[TX], fn message.HandlerFunc, topic string, cfg producer.PublisherConfig) (*plain[TX], error) {
 	p := &plain[TX]{next: fn, topic: topic}
 	switch {
+	case fn == nil:
+		return nil, errors.New("function is nil")
 	case topic == "":
 		return p, nil
-	case cfg.OwnTransaction:
-		return nil, errors.New("Publisher.OwnTransaction: messages are written in the transaction of the handler")
 	case cfg.Key == nil && !cfg.NoKey:
 		return nil, errors.New("PublishTopic: set either Publisher.Key or Publisher.NoKey: messages without a key have no order")
 	case !inbox.HasOutbox():
@@ -89,8 +90,23 @@ func newPlain[TX any](inbox *consumer.Inbox[TX], fn message.HandlerFunc, topic s
 	return p, err
 }
 
+// checkPublisher returns the errors of cfg that no topic is needed for.
+func checkPublisher(cfg producer.PublisherConfig) error {
+	var errs []error
+	if cfg.OwnTransaction {
+		errs = append(errs, errors.New("Publisher.OwnTransaction: messages are written in the transaction of the handler"))
+	}
+	if cfg.Key != nil && cfg.NoKey {
+		errs = append(errs, errors.New("Publisher: set either Key or NoKey"))
+	}
+	if cfg.Identity != nil && cfg.MessageID {
+		errs = append(errs, errors.New("Publisher: set either Identity or MessageID"))
+	}
+	return errors.Join(errs...)
+}
+
 func (p *plain[TX]) handle(ctx context.Context, w *consumer.Work[TX], msg *message.Message) error {
-	msg.SetContext(context.WithValue(ctx, workKey[TX]{}, &run[TX]{w, p}))
+	msg.SetContext(within.Handling(context.WithValue(ctx, workKey[TX]{}, &run[TX]{w, p}), w.Event().ID))
 	produced, err := p.next(msg)
 	if name := p.inside.Load(); name != nil { // even if err is nil: the middleware may hide the error
 		return errors.Join(fmt.Errorf("%s: %w", *name, ErrInside), explain(err))

@@ -226,16 +226,27 @@ func TestHandlerThatPassesItsMessageOnEmitsAChild(t *testing.T) {
 	}
 }
 
-func TestWatermillsOwnMiddlewareWorksInsideAndOutside(t *testing.T) {
+func TestMiddlewaresOfRouterAndHandlerRunOnceForADelivery(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
+	var calls atomic.Int64
+	counting := func(next message.HandlerFunc) message.HandlerFunc {
+		return func(msg *message.Message) ([]*message.Message, error) {
+			calls.Add(1)
+			return next(msg)
+		}
+	}
+	r.router.AddMiddleware(counting)
 	r.router.AddMiddleware(wm.CorrelationID, wm.Timeout(time.Minute),
 		wm.Retry{MaxRetries: 2, InitialInterval: time.Millisecond}.Middleware)
 	r.add(plainHandler{Name: "reserve", PublishTopic: "reserved", Key: keyOf}, reserve,
-		wm.CorrelationID, wm.Timeout(time.Minute), wm.Recoverer)
+		wm.CorrelationID, wm.Timeout(time.Minute), wm.Recoverer, counting)
 	stop := r.run()
 	defer stop()
 	r.publish(order(1), order(1))
+	if n := calls.Load(); n != 4 {
+		t.Errorf("%d calls of two middlewares for two deliveries", n)
+	}
 	r.wantNumber(`SELECT count(*) FROM effects`, 1)
 	r.wantNumber(`SELECT count(*) FROM boxpair_outbox_events`, 2)
 }

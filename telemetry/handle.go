@@ -51,9 +51,9 @@ func BatchHandler[TX any](t *Telemetry, name string, fn consumer.BatchFunc[TX]) 
 	}
 }
 
-// Middleware is [Handler] for a plain Watermill handler. Add it after the middleware of package
-// middleware, so that it runs inside the transaction, once per attempt; a parked message that is
-// retried then has no topic. Without an inbox it runs once per delivery. Returned messages without
+// Middleware is [Handler] for a plain Watermill handler. Make it part of the handler's function, so
+// that it runs once per attempt, inside the transaction of an inbox: tel.Middleware(name)(handler). A
+// parked message that is retried then has no topic. Without an inbox it runs once per delivery. Returned messages without
 // a traceparent travel with the context of the span. name is the consumer's name.
 func (t *Telemetry) Middleware(name string) message.HandlerMiddleware {
 	return func(next message.HandlerFunc) message.HandlerFunc {

@@ -5,6 +5,8 @@ package within
 import (
 	"context"
 	"sync/atomic"
+
+	"github.com/google/uuid"
 )
 
 // Transaction is a transaction that is under way. Its methods are safe for concurrent use, since
@@ -47,4 +49,17 @@ func Context(ctx context.Context, t *Transaction) context.Context {
 func From(ctx context.Context) *Transaction {
 	t, _ := ctx.Value(key{}).(*Transaction)
 	return t
+}
+
+type handlingKey struct{}
+
+// Handling returns ctx within a plain handler of the message id.
+func Handling(ctx context.Context, id uuid.UUID) context.Context {
+	return context.WithValue(ctx, handlingKey{}, id)
+}
+
+// Handles tells whether ctx is within a plain handler of the message id.
+func Handles(ctx context.Context, id uuid.UUID) bool {
+	of, ok := ctx.Value(handlingKey{}).(uuid.UUID)
+	return ok && of == id
 }

@@ -195,11 +195,11 @@ var handling = []Mutant{
 	},
 	{
 		Name: "middleware-added-later", Guarantee: "G3",
-		Broken: "A middleware that is added after the inbox of a router runs the handler again within its transaction.",
+		Broken: "A middleware that is added after the inbox of a router, or another handler under the name of a stopped one, is left out.",
 		File:   "middleware/router.go",
-		Old:    `		case !innermost:`,
-		New:    `		case !innermost && h == nil:`,
-		Test:   Test{"middleware", "TestMiddlewareThatIsAddedAfterTheInboxOfARouterIsRefused"},
+		Old:    `		case h == nil || r.functions[name] != id:`,
+		New:    `		case h == nil:`,
+		Test:   Test{"middleware", "TestMiddlewareWithTheCodeOfAHandlerIsRefusedLater"},
 	},
 	{
 		Name: "lossy-middleware-around", Guarantee: "G7",
@@ -214,8 +214,16 @@ var handling = []Mutant{
 		Broken: "A handler that is added to a running router runs without an inbox.",
 		File:   "middleware/router.go",
 		Old:    `		case r.except[name]:`,
-		New:    `		case r.except[name], h == nil:`,
+		New:    `		case r.except[name], h == nil && name != "":`,
 		Test:   Test{"middleware", "TestHandlerThatIsAddedToARunningRouterIsRefused"},
+	},
+	{
+		Name: "two-inboxes", Guarantee: "G3",
+		Broken: "A handler with an inbox gets a second one, whose attempts count an outage of the first.",
+		File:   "consumer/handler.go",
+		Old:    `	if within.Handles(ctx, in.event.ID) {`,
+		New:    `	if within.Handles(ctx, in.event.ID) && h == nil {`,
+		Test:   Test{"middleware", "TestSecondInboxAroundAHandlerIsRefused"},
 	},
 	{
 		Name: "topic-of-a-message-only", Guarantee: "G2",
