@@ -76,6 +76,11 @@ func (h *Handler[TX]) Consume(msg *message.Message) error {
 	return fmt.Errorf("consumer %s: dispatch %s: %w", h.name, d.in.event.ID, err)
 }
 
+// consumeOnly is [Handler.Consume] as a handler that returns no messages.
+func (h *Handler[TX]) consumeOnly(msg *message.Message) ([]*message.Message, error) { //nolint:unparam // as Watermill wants it
+	return nil, h.Consume(msg)
+}
+
 func (h *Handler[TX]) consume(ctx context.Context, msg *message.Message, d *delivery) error {
 	if err := fault.Hit(ctx, fault.Received); err != nil {
 		return err

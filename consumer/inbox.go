@@ -165,10 +165,10 @@ func (i *Inbox[TX]) AddHandler(
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if _, ok := i.handlers[name]; ok {
-		return nil, i.duplicate(name)
+	if err := i.checkFree(name); err != nil {
+		return nil, err
 	}
-	consume := message.HandlerFunc(func(msg *message.Message) ([]*message.Message, error) { return nil, h.Consume(msg) })
+	consume := message.HandlerFunc(h.consumeOnly) // one function: another one has another ID
 	if err := addTo(router, name, topic, subscriber, consume); err != nil {
 		return nil, handlerError(name, err)
 	}
@@ -195,9 +195,12 @@ func addTo(router *message.Router, name, topic string, subscriber message.Subscr
 // noPublisher is the publisher of a handler that returns no messages.
 type noPublisher struct{}
 
+// Publish returns an error.
 func (noPublisher) Publish(string, ...*message.Message) error {
 	return errors.New("handler of an inbox publishes through its outbox")
 }
+
+// Close does nothing.
 func (noPublisher) Close() error { return nil }
 
 // HasAdded tells whether fn is the function of a handler that [Inbox.AddHandler] has added to a
@@ -214,15 +217,19 @@ func handlerError(name string, err error) error { return fmt.Errorf("handler %q:
 func (i *Inbox[TX]) add(name string, h *Handler[TX]) (*Handler[TX], error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	if _, ok := i.handlers[name]; ok {
-		return nil, i.duplicate(name)
+	if err := i.checkFree(name); err != nil {
+		return nil, err
 	}
 	i.register(name, h)
 	return h, nil
 }
 
-func (i *Inbox[TX]) duplicate(name string) error {
-	return fmt.Errorf("handler %q of %s: %w", name, i.cfg.Service, ErrDuplicateName)
+// checkFree returns an error if name is taken. It is called with mu.
+func (i *Inbox[TX]) checkFree(name string) error {
+	if _, ok := i.handlers[name]; ok {
+		return fmt.Errorf("handler %q of %s: %w", name, i.cfg.Service, ErrDuplicateName)
+	}
+	return nil
 }
 
 // register is called with mu.

@@ -13,5 +13,5 @@ type ID unsafe.Pointer
 // Of returns the ID of fn. Copies of a function have one ID. Closures that were made by two calls have
 // two, if they capture variables, although their code is one, which is all that package reflect tells.
 func Of(fn message.HandlerFunc) ID {
-	return *(*ID)(unsafe.Pointer(&fn)) // a function is a pointer to its code and to what it captures
+	return *(*ID)(unsafe.Pointer(&fn)) //nolint:gosec // a function is a pointer to its code and to what it captures
 }

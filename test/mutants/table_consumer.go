@@ -182,7 +182,7 @@ var handling = []Mutant{
 		Broken: "Two handlers may have one name, and swallow each other's messages.",
 		File:   "consumer/inbox.go",
 		Old:    `	if _, ok := i.handlers[name]; ok {`,
-		New:    `	if _, ok := i.handlers[name]; ok && h == nil {`,
+		New:    `	if _, ok := i.handlers[name]; ok && name == "" {`,
 		Test:   Test{"consumer", "TestTwoHandlersUnderOneNameAreRefused"},
 	},
 	{
