@@ -12,7 +12,6 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/components/cqrs"
 	"github.com/ThreeDotsLabs/watermill/message"
-	wm "github.com/ThreeDotsLabs/watermill/message/router/middleware"
 
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/middleware"
@@ -22,35 +21,6 @@ import (
 
 // plain is a handler that returns no messages.
 func plain(msg *message.Message) ([]*message.Message, error) { return nil, effect(msg) }
-
-func TestMiddlewareThatRepeatsIsHarmlessAroundTheInboxOfARouter(t *testing.T) {
-	t.Parallel()
-	for name, around := range repeaters(t) {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			r := newRig(t)
-			r.config.AllowLoss = true // for PoisonQueue, which gets nothing here
-			var calls atomic.Int64
-			counting := func(next message.HandlerFunc) message.HandlerFunc {
-				return func(msg *message.Message) ([]*message.Message, error) {
-					calls.Add(1)
-					return next(msg)
-				}
-			}
-			r.router.AddMiddleware(around)
-			r.add(plainHandler{Name: "reserve"}, failsOnce(), around)
-			r.router.AddMiddleware(around, counting)
-			stop := r.run()
-			defer stop()
-			r.publish(order(1))
-			if calls.Load() == 0 {
-				t.Error("the middlewares did not run")
-			}
-			r.wantNumber(`SELECT count(*) FROM effects`, 1)
-			r.wantNumber(`SELECT count(*) FROM boxpair_inbox_parked`, 0)
-		})
-	}
-}
 
 // One consumer for all handlers would give each message to one of them only.
 func TestHandlersOfARouterAreConsumersOfTheirOwn(t *testing.T) {
@@ -405,45 +375,6 @@ func TestMiddlewareThatIsAddedAfterTheInboxOfARouterIsRefused(t *testing.T) {
 		t.Error(err)
 	}
 }
-
-func TestMiddlewareThatLosesMessagesIsRefusedAroundAnInbox(t *testing.T) {
-	t.Parallel()
-	deduplicator := wm.Deduplicator{KeyFactory: wm.NewMessageHasherAdler32(1024), Repository: repository{}}
-	for name, mw := range map[string]message.HandlerMiddleware{
-		"PoisonQueue": repeaters(t)["PoisonQueue"], "Deduplicator": deduplicator.Middleware, "InstantAck": wm.InstantAck,
-	} {
-		for where, add := range map[string]func(r *rig){
-			"router":  func(r *rig) { r.router.AddMiddleware(mw); r.add(plainHandler{Name: "reserve"}, plain) },
-			"handler": func(r *rig) { r.add(plainHandler{Name: "reserve"}, plain, mw) },
-			"excepted handler": func(r *rig) {
-				r.add(plainHandler{Name: "reserve"}, plain)
-				r.router.AddConsumerHandler("other", "orders", r.broker.Subscriber("other"), effect).AddMiddleware(mw)
-				r.config.Except = []string{"other"}
-			},
-			"allowed": func(r *rig) {
-				r.router.AddMiddleware(mw)
-				r.add(plainHandler{Name: "reserve"}, plain)
-				r.config.AllowLoss = true
-			},
-		} {
-			t.Run(name+" "+where, func(t *testing.T) {
-				t.Parallel()
-				r := newRig(t)
-				add(r)
-				err := middleware.Router(r.inbox, r.config)(r.router)
-				refused := where == "router" || where == "handler"
-				if refused != (err != nil && strings.Contains(err.Error(), name)) || !refused && err != nil {
-					t.Errorf("error %v", err)
-				}
-			})
-		}
-	}
-}
-
-// repository is one of Watermill's Deduplicator that remembers nothing.
-type repository struct{}
-
-func (repository) IsDuplicate(context.Context, string) (bool, error) { return false, nil }
 
 // A group of an event processor is one handler, to which no middleware can be added.
 func TestGroupOfAnEventProcessorGetsAnInbox(t *testing.T) {
