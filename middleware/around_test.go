@@ -1,7 +1,9 @@
 package middleware_test
 
 import (
+	"bytes"
 	"context"
+	"log/slog"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -9,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	wm "github.com/ThreeDotsLabs/watermill/message/router/middleware"
 
+	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/middleware"
 )
 
@@ -20,15 +23,9 @@ func TestMiddlewareThatRepeatsIsHarmlessAroundTheInboxOfARouter(t *testing.T) {
 			r := newRig(t)
 			r.config.AllowLoss = true // for PoisonQueue, which gets nothing here
 			var calls atomic.Int64
-			counting := func(next message.HandlerFunc) message.HandlerFunc {
-				return func(msg *message.Message) ([]*message.Message, error) {
-					calls.Add(1)
-					return next(msg)
-				}
-			}
 			r.router.AddMiddleware(around)
 			r.add(plainHandler{Name: "reserve"}, failsOnce(), around)
-			r.router.AddMiddleware(around, counting)
+			r.router.AddMiddleware(around, counting(&calls))
 			stop := r.run()
 			defer stop()
 			r.publish(order(1))
@@ -79,3 +76,22 @@ func TestMiddlewareThatLosesMessagesIsRefusedAroundAnInbox(t *testing.T) {
 type repository struct{}
 
 func (repository) IsDuplicate(context.Context, string) (bool, error) { return false, nil }
+
+func TestDecoratorsThatGetNoMessagesAreReported(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	var log bytes.Buffer
+	inbox, err := consumer.New(r.store, consumer.Config{Service: "stock", Logger: slog.New(slog.NewTextHandler(&log, nil))}, consumer.WithOutbox(r.outbox))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.add(plainHandler{Name: "silent", NoKey: true}, plain)
+	r.add(plainHandler{Name: "emit", PublishTopic: "emitted", NoKey: true}, reserve)
+	r.router.AddPublisherDecorators(func(p message.Publisher) (message.Publisher, error) { return p, nil })
+	if err := middleware.Router(inbox, r.config)(r.router); err != nil {
+		t.Fatal(err)
+	}
+	if text := log.String(); strings.Count(text, "publisher decorators") != 1 || !strings.Contains(text, "handler=emit") {
+		t.Errorf("log:\n%s", text)
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"fmt"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -96,6 +97,16 @@ func (r *rig) add(h plainHandler, fn message.HandlerFunc, around ...message.Hand
 	r.config.Handlers[h.Name] = h.Handler
 	r.config.Publisher.Key, r.config.Publisher.NoKey = h.Key, h.NoKey
 	r.router.AddHandler(h.Name, "orders", r.broker.Subscriber(h.Name), h.PublishTopic, noPublisher{r.t}, fn).AddMiddleware(around...)
+}
+
+// counting returns a middleware that counts its calls.
+func counting(calls *atomic.Int64) message.HandlerMiddleware {
+	return func(next message.HandlerFunc) message.HandlerFunc {
+		return func(msg *message.Message) ([]*message.Message, error) {
+			calls.Add(1)
+			return next(msg)
+		}
+	}
 }
 
 // run runs the router, with the inbox around its handlers, until the returned function is called.

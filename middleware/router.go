@@ -88,7 +88,9 @@ func (r *routed[TX]) putAround(router *message.Router, cfg RouterConfig) error {
 	handlers := router.Handlers()
 	errs := r.checkNames(handlers, cfg)
 	topics, err := publishTopics(router)
-	errs = append(errs, err, checkPublisher(cfg.Publisher), checkMiddlewares(router, r.except, r.inbox.Logger(), cfg.AllowLoss))
+	errs = append(errs, err, checkMiddlewares(router, r.except, r.inbox.Logger(), cfg.AllowLoss))
+	publisher, err := publisherOf(r.inbox, cfg.Publisher)
+	errs = append(errs, err)
 	plains := make(map[string]*plain[TX])
 	for name, fn := range handlers {
 		id := funcid.Of(fn)
@@ -97,7 +99,7 @@ func (r *routed[TX]) putAround(router *message.Router, cfg RouterConfig) error {
 		if r.except[name] || r.inbox.HasAdded(fn) {
 			continue
 		}
-		p, err := newPlain(r.inbox, fn, topics[name], cfg.Publisher)
+		p, err := newPlain[TX](fn, topics[name], cfg.Publisher, publisher)
 		if err != nil {
 			errs = append(errs, fmt.Errorf("handler %q: %w", name, err))
 		}

@@ -257,13 +257,8 @@ func TestMiddlewareWithTheCodeOfAHandlerIsRefusedLater(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	errs := refusals(r)
-	guarded := 0
-	guard := func(next message.HandlerFunc) message.HandlerFunc {
-		return func(msg *message.Message) ([]*message.Message, error) {
-			guarded++
-			return next(msg)
-		}
-	}
+	var guarded atomic.Int64
+	guard := counting(&guarded)
 	r.router.AddHandler("guarded", "other", r.broker.Subscriber("guarded"), "", nil, guard(plain))
 	r.router.AddHandler("reserve", "orders", r.broker.Subscriber("reserve"), "", nil, plain)
 	r.router.AddPlugin(middleware.Router(r.inbox, middleware.RouterConfig{}), func(router *message.Router) error {
@@ -278,6 +273,19 @@ func TestMiddlewareWithTheCodeOfAHandlerIsRefusedLater(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	r.wantNumber(`SELECT count(*) FROM effects`, 0)
+}
+
+func TestHandlerUnderANameOfTheRouterIsRefused(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	fn := func(context.Context, *consumer.Work[*sql.Tx], *message.Message) error { return nil }
+	r.router.AddConsumerHandler("taken", "orders", r.broker.Subscriber("taken"), effect)
+	if _, err := r.inbox.AddHandler(r.router, "taken", "orders", r.broker.Subscriber("other"), fn, consumer.HandlerConfig{}); !errors.Is(err, consumer.ErrDuplicateName) {
+		t.Errorf("error %v", err)
+	}
+	if _, err := r.inbox.Handle("taken", fn, consumer.HandlerConfig{}); err != nil {
+		t.Errorf("the refused handler is a consumer: %v", err)
+	}
 }
 
 func TestTwoInboxesShareARouter(t *testing.T) {

@@ -49,11 +49,13 @@ func Wrap[TX any](inbox *consumer.Inbox[TX], name string, fn message.HandlerFunc
 		return nil, fmt.Errorf("handler %q: inbox is nil", name)
 	}
 	var errs []error
-	if pub := cfg.Publisher; cfg.PublishTopic == "" && (pub.Key != nil || pub.NoKey || pub.Identity != nil || pub.MessageID) {
+	publisher, err := publisherOf(inbox, cfg.Publisher)
+	errs = append(errs, err)
+	if publisher != nil && cfg.PublishTopic == "" {
 		errs = append(errs, errors.New("PublishTopic: is required with Publisher"))
 	}
-	p, err := newPlain(inbox, fn, cfg.PublishTopic, cfg.Publisher)
-	if err := errors.Join(append(errs, checkPublisher(cfg.Publisher), err)...); err != nil {
+	p, err := newPlain[TX](fn, cfg.PublishTopic, cfg.Publisher, publisher)
+	if err := errors.Join(append(errs, err)...); err != nil {
 		return nil, fmt.Errorf("handler %q: %w", name, err)
 	}
 	handler, err := inbox.Handle(name, p.handle, cfg.Handler)
@@ -73,36 +75,31 @@ type plain[TX any] struct {
 	inside atomic.Pointer[string] // name of a forbidden middleware between them
 }
 
-func newPlain[TX any](inbox *consumer.Inbox[TX], fn message.HandlerFunc, topic string, cfg producer.PublisherConfig) (*plain[TX], error) {
-	p := &plain[TX]{next: fn, topic: topic}
+// newPlain makes the handler of fn, whose returned messages go to topic through publisher, as cfg
+// says.
+func newPlain[TX any](
+	fn message.HandlerFunc, topic string, cfg producer.PublisherConfig, publisher message.Publisher,
+) (*plain[TX], error) {
 	switch {
 	case fn == nil:
 		return nil, errors.New("function is nil")
-	case topic == "":
-		return p, nil
-	case cfg.Key == nil && !cfg.NoKey:
+	case topic != "" && cfg.Key == nil && !cfg.NoKey:
 		return nil, errors.New("PublishTopic: set either Publisher.Key or Publisher.NoKey: messages without a key have no order")
-	case !inbox.HasOutbox():
-		return nil, fmt.Errorf("PublishTopic: %w", consumer.ErrNoOutbox)
+	case topic == "":
+		publisher = nil
 	}
-	var err error
-	p.publisher, err = inbox.Publisher(cfg)
-	return p, err
+	return &plain[TX]{next: fn, topic: topic, publisher: publisher}, nil
 }
 
-// checkPublisher returns the errors of cfg that no topic is needed for.
-func checkPublisher(cfg producer.PublisherConfig) error {
-	var errs []error
-	if cfg.OwnTransaction {
-		errs = append(errs, errors.New("Publisher.OwnTransaction: messages are written in the transaction of the handler"))
+// publisherOf returns the publisher of returned messages, or nil if cfg is empty.
+func publisherOf[TX any](inbox *consumer.Inbox[TX], cfg producer.PublisherConfig) (message.Publisher, error) {
+	switch {
+	case cfg.OwnTransaction:
+		return nil, errors.New("Publisher.OwnTransaction: messages are written in the transaction of the handler")
+	case cfg.Key == nil && !cfg.NoKey && cfg.Identity == nil && !cfg.MessageID:
+		return nil, nil
 	}
-	if cfg.Key != nil && cfg.NoKey {
-		errs = append(errs, errors.New("Publisher: set either Key or NoKey"))
-	}
-	if cfg.Identity != nil && cfg.MessageID {
-		errs = append(errs, errors.New("Publisher: set either Identity or MessageID"))
-	}
-	return errors.Join(errs...)
+	return inbox.Publisher(cfg)
 }
 
 func (p *plain[TX]) handle(ctx context.Context, w *consumer.Work[TX], msg *message.Message) error {

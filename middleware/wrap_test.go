@@ -230,17 +230,11 @@ func TestMiddlewaresOfRouterAndHandlerRunOnceForADelivery(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	var calls atomic.Int64
-	counting := func(next message.HandlerFunc) message.HandlerFunc {
-		return func(msg *message.Message) ([]*message.Message, error) {
-			calls.Add(1)
-			return next(msg)
-		}
-	}
-	r.router.AddMiddleware(counting)
+	r.router.AddMiddleware(counting(&calls))
 	r.router.AddMiddleware(wm.CorrelationID, wm.Timeout(time.Minute),
 		wm.Retry{MaxRetries: 2, InitialInterval: time.Millisecond}.Middleware)
 	r.add(plainHandler{Name: "reserve", PublishTopic: "reserved", Key: keyOf}, reserve,
-		wm.CorrelationID, wm.Timeout(time.Minute), wm.Recoverer, counting)
+		wm.CorrelationID, wm.Timeout(time.Minute), wm.Recoverer, counting(&calls))
 	stop := r.run()
 	defer stop()
 	r.publish(order(1), order(1))

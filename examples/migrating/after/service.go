@@ -3,6 +3,7 @@ package after
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 
 	"github.com/ThreeDotsLabs/watermill"
@@ -48,7 +49,10 @@ func (s *shop) place(ctx context.Context, id string) error {
 // ship ships an order.
 func (s *shop) ship(msg *message.Message) error {
 	id := string(msg.Payload)
-	w, _ := middleware.WorkFrom[pgx.Tx](msg.Context())
+	w, ok := middleware.WorkFrom[pgx.Tx](msg.Context())
+	if !ok {
+		return errors.New("there is no inbox around this handler")
+	}
 	if _, err := w.DB().Exec(msg.Context(), `INSERT INTO shipments VALUES ($1)`, id); err != nil {
 		return err
 	}
