@@ -20,15 +20,24 @@ type suite struct {
 	main       bool // a program; tests otherwise
 }
 
+// chains are also run where databases move and brokers are upgraded.
+var chains = suite{title: "chains", dir: "test/chain"}
+
 var suites = []suite{
 	{title: "store/postgres", dir: "store/postgres"},
 	{title: "store/mysql", dir: "store/mysql"},
 	{title: "transport/amqp", dir: "transport/amqp"},
-	{title: "chains", dir: "test/chain"},
+	chains,
 	{title: "example, with kills", dir: "examples/orders", main: true, args: []string{"-chaos", "-json", "-orders=2000"}},
 }
 
 func (s suite) binary() string { return strings.ReplaceAll(s.dir, "/", "-") }
+
+// command returns a shell command that runs the suite's tests with names that match.
+func (s suite) command(root, binaries, match string) string {
+	return fmt.Sprintf("cd '%s' && exec '%s' -test.v -test.timeout=10m -test.run='%s'",
+		filepath.Join(root, filepath.FromSlash(s.dir)), filepath.Join(binaries, s.binary()), match)
+}
 
 // build compiles the suites and the program that starts the servers, and returns their directory.
 // The programs are linked statically, since older releases have an older libc.
@@ -128,9 +137,8 @@ const movers = "^(TestRestoredDatabaseLosesAndReordersNothing|TestDatabaseThatMo
 func moves(ctx context.Context, places places, root, binaries string, r release, to string) ([]move, error) {
 	var result []move
 	for _, from := range r.postgres {
-		command := fmt.Sprintf("cd '%s/test/chain' && exec '%s/internal-chain' -test.v -test.timeout=10m -test.run='%s'", root, binaries, movers)
 		cmd := places.command(ctx, r, root, filepath.Join(binaries, "testenv"),
-			"-postgres", "/usr/lib/postgresql/"+from+"/bin", "--", "sh", "-c", command)
+			"-postgres", "/usr/lib/postgresql/"+from+"/bin", "--", "sh", "-c", chains.command(root, binaries, movers))
 		out, failed := interruptible(cmd).CombinedOutput()
 		if err := ctx.Err(); err != nil {
 			return nil, err
@@ -167,8 +175,7 @@ func upgrade(ctx context.Context, places places, root, binaries string, r releas
 	if err := f.scripts(r, programs, "/usr/lib/rabbitmq/bin", "rabbitmq-server", "rabbitmqctl"); err != nil {
 		return nil, err
 	}
-	command := fmt.Sprintf("cd '%s/test/chain' && export TEST_RABBITMQ_NEWER='%s' && exec '%s/internal-chain' -test.v -test.timeout=10m -test.run='%s'",
-		root, programs, binaries, "^TestBrokerThatIsUpgradedInPlaceLosesNothing$")
+	command := fmt.Sprintf("export TEST_RABBITMQ_NEWER='%s' && %s", programs, chains.command(root, binaries, "^TestBrokerThatIsUpgradedInPlaceLosesNothing$"))
 	cmd := f.command(ctx, older[0], root, filepath.Join(binaries, "testenv"), "--", "sh", "-c", command)
 	out, failed := interruptible(cmd).CombinedOutput()
 	if err := ctx.Err(); err != nil {
