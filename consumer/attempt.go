@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/boxpair/boxpair/internal/fault"
+	"github.com/boxpair/boxpair/internal/observe"
 	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/transport/signature"
@@ -32,6 +33,7 @@ type claimedFunc[TX any] func(ctx context.Context, tx TX, in *incoming) error
 func (h *Handler[TX]) try(ctx context.Context, optimistic bool, apply func(context.Context, claimedFunc[TX]) (inbox.Verdict, error)) attempt {
 	ctx, cancel := h.operation(ctx)
 	defer cancel()
+	ctx, seen := observe.Begin(ctx)
 	var a attempt
 	a.err = runIsolated(func() (err error) {
 		a.verdict, err = apply(ctx, func(ctx context.Context, tx TX, in *incoming) error {
@@ -57,6 +59,7 @@ func (h *Handler[TX]) try(ctx context.Context, optimistic bool, apply func(conte
 		}
 		return err
 	})
+	a.err = seen.Ended(a.err)
 	if a.err == nil && a.verdict == inbox.None {
 		a.err = errors.New("store gave neither a verdict nor an error")
 	}
@@ -81,7 +84,7 @@ func (h *Handler[TX]) call(w *Work[TX]) (err error) {
 	if err := fault.Hit(ctx, fault.BeforeHandler); err != nil {
 		return err
 	}
-	if err := h.fn(ctx, w, w.msg); err != nil {
+	if err := observe.From(ctx).Returned(h.fn(ctx, w, w.msg)); err != nil {
 		return err
 	}
 	if err := w.failed(); err != nil {
@@ -121,7 +124,7 @@ type nextStep uint8
 
 const (
 	useVerdict     nextStep = iota // the verdict of the store decides
-	giveUp                         // the attempt was not begun: return its error
+	giveUp                         // the attempt was not begun, or a test has ended it: return its error
 	askAgain                       // the commit may have succeeded: the verdict of a new claim tells
 	retryUncounted                 // a conflict or an error of the database: try again without counting
 	countAttempt                   // the handler failed
@@ -134,7 +137,7 @@ const (
 // has caused an error of the database.
 func (h *Handler[TX]) judge(a attempt, p *progress) nextStep {
 	switch {
-	case a.notBegun:
+	case a.notBegun, errors.Is(a.err, observe.ErrCrash):
 		return giveUp
 	case a.err == nil:
 		return useVerdict

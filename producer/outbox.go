@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/boxpair/boxpair/internal/fault"
+	"github.com/boxpair/boxpair/internal/observe"
 	"github.com/boxpair/boxpair/internal/pace"
 	"github.com/boxpair/boxpair/producer/internal/field"
 	"github.com/boxpair/boxpair/producer/internal/wakeup"
@@ -204,6 +205,7 @@ func (o *Outbox[TX]) transactOnce(ctx context.Context, fn func(ctx context.Conte
 	if err := fault.Hit(ctx, fault.BeforeBegin); err != nil {
 		return wakeup.Wakeup{}, err
 	}
+	ctx, seen := observe.Begin(ctx)
 	var late []outbox.Record
 	err = o.store.Transact(ctx, func(ctx context.Context, tx TX) error {
 		w := o.newWriter(tx)
@@ -225,7 +227,7 @@ func (o *Outbox[TX]) transactOnce(ctx context.Context, fn func(ctx context.Conte
 	if err == nil && fault.Hit(ctx, fault.Committed) != nil {
 		err = fmt.Errorf("commit: %w", outbox.ErrCommitUnknown)
 	}
-	return wrote, named(err, late)
+	return wrote, seen.Ended(named(err, late))
 }
 
 // Committed wakes relays: in this process at once, in other processes through [Outbox.Run].

@@ -7,6 +7,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/boxpair/boxpair/internal/observe"
 	"github.com/boxpair/boxpair/internal/within"
 	"github.com/boxpair/boxpair/transport"
 )
@@ -99,6 +100,9 @@ func (o *Outbox[TX]) writerOf(t *within.Transaction) (*Writer[TX], error) {
 
 // Context returns ctx within the transaction of w, as [Outbox.WithTx] does.
 func (w *Writer[TX]) Context(ctx context.Context) context.Context {
+	if w.flushes && w.seen == nil {
+		w.seen = observe.From(ctx)
+	}
 	return within.Context(ctx, &w.within)
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/boxpair/boxpair/idgen"
+	"github.com/boxpair/boxpair/internal/observe"
 	"github.com/boxpair/boxpair/internal/within"
 	"github.com/boxpair/boxpair/producer/internal/wakeup"
 	"github.com/boxpair/boxpair/store/outbox"
@@ -30,11 +31,12 @@ type Writer[TX any] struct {
 	within   within.Transaction
 
 	next    map[sequence]int
-	counted []sequence       // the sequences of the events in order, for uncount
-	queued  *[]outbox.Record // shared by the writers of one transaction
-	late    []outbox.Record  // records written by the commit
-	wakes   wakeup.Wakeup    // the wake-up for the written events
-	err     error            // error after which the transaction must be rolled back
+	counted []sequence           // the sequences of the events in order, for uncount
+	queued  *[]outbox.Record     // shared by the writers of one transaction
+	late    []outbox.Record      // records written by the commit
+	wakes   wakeup.Wakeup        // the wake-up for the written events
+	err     error                // error after which the transaction must be rolled back
+	seen    *observe.Transaction // nil unless a test watches
 }
 
 // sequence is an identity whose events are counted. The count gives each event its index.
@@ -64,6 +66,11 @@ func (w *Writer[TX]) Write(ctx context.Context, events ...Event) ([]Written, err
 		return nil, err
 	}
 	known, err := w.append(ctx, records)
+	if !w.flushes { // the end of the caller's transaction is not seen
+		_, t := observe.Begin(ctx)
+		w.observed(t, records)
+		err = t.Ended(err)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -159,12 +166,13 @@ func (w *Writer[TX]) Savepoint(ctx context.Context, fn func(ctx context.Context,
 	if err := w.Flush(ctx); err != nil {
 		return err
 	}
-	counted, outer, before := len(w.counted), w.tx, w.wakes
+	counted, outer, before, seen := len(w.counted), w.tx, w.wakes, w.seen.Mark()
 	done := false
 	defer func() {
 		w.tx = outer
 		if !done { // fn failed, panicked or called Goexit
 			w.uncount(counted)
+			w.seen.UndoTo(seen)
 			*w.queued, w.wakes = nil, before
 			if !errors.Is(w.err, outbox.ErrConflict) && !errors.Is(w.err, outbox.ErrSecondWriter) {
 				w.err = nil
@@ -198,7 +206,18 @@ func (w *Writer[TX]) records(events []Event) ([]outbox.Record, error) {
 		}
 		records[i] = record
 	}
+	w.observed(w.seen, records)
 	return records, nil
+}
+
+// observed tells a test of the records of a transaction.
+func (w *Writer[TX]) observed(t *observe.Transaction, records []outbox.Record) {
+	if t == nil {
+		return
+	}
+	for i := range records {
+		t.Wrote(records[i])
+	}
 }
 
 func (w *Writer[TX]) record(e *Event, now time.Time) (outbox.Record, error) {

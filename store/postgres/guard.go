@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/boxpair/boxpair/internal/observe"
 	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/store/internal/sqlstore"
 )
@@ -23,6 +24,7 @@ type guard struct {
 	tx   *transaction
 	ctx  context.Context // for methods of [pgx.Tx] without a context
 	root guardedTx
+	seen *observe.Transaction // nil unless a test watches
 	// separate is set for handlers of several messages that share the transaction.
 	separate bool
 	over     atomic.Bool // the function has returned
@@ -36,7 +38,7 @@ type guard struct {
 // guarded runs fn with the transaction. The returned error forbids the commit: the error of fn, a
 // violation whose error fn swallowed, or rows that fn left open.
 func (t *transaction) guarded(ctx context.Context, fn func(g *guard) error) error {
-	g := &guard{tx: t, ctx: ctx, separate: inbox.SharesTransaction(ctx)}
+	g := &guard{tx: t, ctx: ctx, seen: observe.From(ctx), separate: inbox.SharesTransaction(ctx)}
 	g.root.guard = g
 	defer g.over.Store(true) // also when fn panicked or called Goexit
 	err := fn(g)
@@ -129,6 +131,14 @@ func (g *guard) admit(sql string) error {
 		return g.violate(sqlstore.ErrOutlasts)
 	case g.separate && r.Separates(sql):
 		return g.violate(inbox.ErrNotShared)
+	}
+	return g.observe(sql)
+}
+
+// observe tells a test of the statement that runs next. An error of the test forbids the commit.
+func (g *guard) observe(sql string) error {
+	if err := g.seen.Statement(sql); err != nil {
+		return g.violate(err)
 	}
 	return nil
 }
@@ -257,7 +267,7 @@ func (t *guardedTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResult
 
 // CopyFrom implements [pgx.Tx].
 func (t *guardedTx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (int64, error) {
-	tx, err := t.admitted(ctx, "")
+	tx, err := t.admitted(ctx, "COPY "+table.Sanitize()+" FROM STDIN")
 	if err != nil {
 		return 0, err
 	}

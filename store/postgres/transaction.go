@@ -101,6 +101,9 @@ func (t *transaction) send(ctx context.Context, b *pgx.Batch) error {
 func exec(ctx context.Context, tx pgx.Tx, values []any, sql string, args ...any) error {
 	if g, ok := tx.(*guardedTx); ok && g.sp == nil && !g.guard.over.Load() {
 		if t := g.guard.tx; t.opening != nil && t.claim == nil {
+			if err := g.guard.observe(sql); err != nil {
+				return err
+			}
 			return t.first(ctx, values, sql, args)
 		}
 	}

@@ -46,6 +46,7 @@ type Syntax struct {
 
 // Reading tells what a text of statements does to its transaction.
 type Reading struct {
+	Text string
 	// Ends is the first word of a statement that ends the transaction, in upper case, or "".
 	Ends string
 	// Doubtful tells that the effect of the text is not visible in the text.
@@ -62,6 +63,7 @@ type Reading struct {
 
 // Read reads a text of statements, by the first words of each statement only.
 func (d Syntax) Read(text string) (r Reading) {
+	r.Text = text
 	for s := (scanner{d: d, text: text}); s.next(); {
 		s.classify(&r)
 		if r.Ends != "" {

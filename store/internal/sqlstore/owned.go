@@ -6,6 +6,7 @@ import (
 	"errors"
 	"sync"
 
+	"github.com/boxpair/boxpair/internal/observe"
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
@@ -15,13 +16,14 @@ import (
 // transaction that a store does not own, and allows every statement.
 type Owned struct {
 	mu         sync.Mutex
-	guarded    bool  // the guard of a connection watches the transaction
-	ending     bool  // the store is about to end the transaction
-	rolledBack bool  // the transaction was rolled back, but not by the store
-	misuse     error // the first misuse by the function
-	open       int   // number of open rows
-	doubtful   bool  // a statement may have ended the transaction
-	shared     bool  // handlers of several messages run in the transaction
+	guarded    bool                 // the guard of a connection watches the transaction
+	ending     bool                 // the store is about to end the transaction
+	rolledBack bool                 // the transaction was rolled back, but not by the store
+	misuse     error                // the first misuse by the function
+	open       int                  // number of open rows
+	doubtful   bool                 // a statement may have ended the transaction
+	shared     bool                 // handlers of several messages run in the transaction
+	seen       *observe.Transaction // set while the function runs and a test watches
 }
 
 type ownedKey struct{}
@@ -64,18 +66,21 @@ func (o *Owned) Admit(r Reading) error {
 	case o.shared && (r.Sets || r.Back):
 		return o.blame(inbox.ErrNotShared)
 	}
+	if err := o.seen.Statement(r.Text); err != nil {
+		return o.blame(err)
+	}
 	return nil
 }
 
-// share notes whether handlers of several messages run in the transaction from now on, one after
-// another.
-func (o *Owned) share(shared bool) {
+// hand notes whether handlers of several messages run in the transaction from now on, one after
+// another, and which test watches them.
+func (o *Owned) hand(shared bool, seen *observe.Transaction) {
 	if o == nil {
 		return
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.shared = shared
+	o.shared, o.seen = shared, seen
 }
 
 // blame notes a misuse by the function, and returns err. The caller holds mu.
@@ -160,9 +165,9 @@ const settleDoubts = `SELECT 1`
 // fn, or a misuse whose error fn has swallowed.
 func (c *Core) RunChecked(ctx context.Context, tx *sql.Tx, fn func() error) error {
 	o, _ := ctx.Value(ownedKey{}).(*Owned)
-	o.share(inbox.SharesTransaction(ctx))
+	o.hand(inbox.SharesTransaction(ctx), observe.From(ctx))
 	err := fn()
-	o.share(false)
+	o.hand(false, nil)
 	if o == nil {
 		return err
 	}

@@ -1,0 +1,116 @@
+package boxpairtest
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/google/uuid"
+
+	"github.com/boxpair/boxpair/internal/observe"
+	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
+	"github.com/boxpair/boxpair/transport"
+)
+
+// Messages returns the messages that a relay makes of events of the producer with the given name:
+// with dispatch IDs as if the events were written in one transaction, and written now. No database
+// is used. An invalid event fails the test.
+func Messages(t testing.TB, producerName string, events ...producer.Event) []*message.Message {
+	t.Helper()
+	box, err := producer.New[struct{}](nowhere{}, producer.Config{Name: producerName})
+	if err != nil {
+		t.Fatalf("boxpairtest: %v", err)
+	}
+	var r Recorder
+	err = box.Transact(r.Context(t.Context()), func(ctx context.Context, w *producer.Writer[struct{}]) error {
+		_, err := w.Write(ctx, events...)
+		return err
+	})
+	if err != nil {
+		t.Fatalf("boxpairtest: %v", err)
+	}
+	now := time.Now()
+	var msgs []*message.Message
+	for _, e := range r.Events() {
+		e.Stamp = now
+		if e.DeliverAt.After(now) {
+			e.Stamp = e.DeliverAt
+		}
+		e.ResendUntil = e.Stamp.Add(e.ResendFor)
+		msg := e.Message()
+		if !e.OccurredAt.IsZero() {
+			msg.Metadata[transport.MetaOccurredAt] = e.OccurredAt.UTC().Format(time.RFC3339Nano)
+		}
+		msgs = append(msgs, msg)
+	}
+	return msgs
+}
+
+// nowhere is an outbox that keeps nothing.
+type nowhere struct{ outbox.Store[struct{}] }
+
+// Transact implements [outbox.EventStore].
+func (nowhere) Transact(ctx context.Context, fn func(context.Context, struct{}) error) error {
+	return fn(ctx, struct{}{})
+}
+
+// Append implements [outbox.EventStore].
+func (nowhere) Append(_ context.Context, _ struct{}, _ uuid.UUID, records []outbox.Record) ([]bool, error) {
+	return make([]bool, len(records)), nil
+}
+
+// Retryable implements [outbox.EventStore].
+func (nowhere) Retryable(error) bool { return false }
+
+// Deliver hands messages to a handler, one after another, and returns the events that the handler
+// has written. A message that is given twice is delivered twice, and messages in another order are
+// delivered in that order. handle is what a router calls: the method Consume of a consumer.Handler,
+// or what middleware.Wrap returns. The test fails if the handler returns an error.
+func Deliver(t testing.TB, handle message.NoPublishHandlerFunc, msgs ...*message.Message) *Recorder {
+	t.Helper()
+	r := &Recorder{}
+	for i, msg := range msgs {
+		err := handle(copyOf(r.Context(t.Context()), msg))
+		r.mu.Lock()
+		failed := r.failed
+		r.mu.Unlock()
+		if err = errors.Join(failed, err); err != nil {
+			t.Fatalf("boxpairtest: message %d (%s): %v", i, msg.UUID, err)
+		}
+	}
+	return r
+}
+
+// copyOf returns msg as the transport delivers it: a copy with ctx.
+func copyOf(ctx context.Context, msg *message.Message) *message.Message {
+	c := msg.Copy()
+	c.SetContext(ctx)
+	return c
+}
+
+// Point is where [Crash] ends the process.
+type Point int
+
+const (
+	// BeforeCommit is after the handler has returned. Nothing is committed.
+	BeforeCommit Point = iota
+	// AfterCommit is before the message is acknowledged. The handler's effects are committed.
+	AfterCommit
+)
+
+// Crash delivers msg and has the process crash at a point: the message is not acknowledged, so a
+// transport delivers it again. The test fails if the handler is not run, or returns an error.
+func Crash(t testing.TB, handle message.NoPublishHandlerFunc, at Point, msg *message.Message) {
+	t.Helper()
+	a := &attempt{crash: at == BeforeCommit, dies: at == AfterCommit}
+	err := handle(copyOf(observe.Context(t.Context(), &observer{attempt: a}), msg))
+	switch {
+	case !a.ran:
+		t.Fatalf("boxpairtest: message %s was not handled: %v", msg.UUID, err)
+	case a.returned != nil:
+		t.Fatalf("boxpairtest: message %s: %v", msg.UUID, a.returned)
+	}
+}

@@ -1,0 +1,317 @@
+package boxpairtest
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/sqlite"
+)
+
+var quiet = slog.New(slog.DiscardHandler)
+
+// shop is what handlers of these tests use.
+type shop struct {
+	db    *sql.DB
+	store *sqlite.Store
+	mails []string
+	seen  map[string]bool
+	calls int
+}
+
+func newShop(t testing.TB) *shop {
+	t.Helper()
+	db, store := SQLite(t)
+	execute(t, db, `CREATE TABLE shipments (id TEXT PRIMARY KEY)`)
+	execute(t, db, `CREATE TABLE stock (item TEXT PRIMARY KEY, n INTEGER, last TEXT)`)
+	execute(t, db, `INSERT INTO stock VALUES ('book', 100, '')`)
+	return &shop{db: db, store: store, seen: make(map[string]bool)}
+}
+
+func execute(t testing.TB, db *sql.DB, statement string) {
+	t.Helper()
+	if _, err := db.ExecContext(t.Context(), statement); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// subject is the service whose handler is fn.
+func (s *shop) subject(fn consumer.HandlerFunc[*sql.Tx], events ...producer.Event) Subject {
+	tables := Tables(s.db)
+	return Subject{
+		Start: func() (message.NoPublishHandlerFunc, error) {
+			outbox, err := producer.New(s.store, producer.Config{Name: "warehouse", Logger: quiet})
+			if err != nil {
+				return nil, err
+			}
+			inbox, err := consumer.New(s.store, consumer.Config{Service: "warehouse", Logger: quiet}, consumer.WithOutbox(outbox))
+			if err != nil {
+				return nil, err
+			}
+			h, err := inbox.Handle("ship", fn, consumer.HandlerConfig{})
+			if err != nil {
+				return nil, err
+			}
+			return h.Consume, nil
+		},
+		Events: events,
+		State: func(ctx context.Context) (any, error) {
+			rows, err := tables(ctx)
+			return map[string]any{"tables": rows, "mails": s.mails, "calls": s.calls}, err
+		},
+	}
+}
+
+func placed(id string) producer.Event {
+	return producer.Event{Topic: "order.placed", Key: id, Source: "order/" + id, Version: 1, Payload: []byte(id)}
+}
+
+// ship is a handler without faults.
+func (s *shop) ship(ctx context.Context, w *consumer.Work[*sql.Tx], msg *message.Message) error {
+	if _, err := w.DB().ExecContext(ctx, `INSERT INTO shipments VALUES (?)`, string(msg.Payload)); err != nil {
+		return err
+	}
+	if _, err := w.DB().ExecContext(ctx, `UPDATE stock SET n = n - 1 WHERE item = 'book'`); err != nil {
+		return err
+	}
+	_, err := w.Write(ctx, producer.Event{Topic: "order.shipped", Key: string(msg.Payload), Payload: msg.Payload})
+	return err
+}
+
+func TestHandlerWithoutFaultsIsFoundToHaveNone(t *testing.T) {
+	t.Parallel()
+	Explore(t, func(t testing.TB) Subject {
+		s := newShop(t)
+		return s.subject(func(ctx context.Context, w *consumer.Work[*sql.Tx], msg *message.Message) error {
+			if err := s.ship(ctx, w, msg); err != nil {
+				return err
+			}
+			_, err := w.Queue(producer.Event{Topic: "order.queued"})
+			return err
+		}, placed("o-1"), placed("o-2"), placed("o-3"))
+	})
+}
+
+func TestPlantedFaultsAreFound(t *testing.T) {
+	t.Parallel()
+	type handler = func(s *shop, ctx context.Context, w *consumer.Work[*sql.Tx], msg *message.Message) error
+	for name, c := range map[string]struct {
+		handle handler
+		around func(s *shop, next message.NoPublishHandlerFunc) message.NoPublishHandlerFunc
+		want   []string
+	}{
+		"a mail before COMMIT": {
+			handle: func(s *shop, ctx context.Context, w *consumer.Work[*sql.Tx], msg *message.Message) error {
+				if _, err := w.DB().ExecContext(ctx, `INSERT INTO shipments VALUES (?)`, string(msg.Payload)); err != nil {
+					return err
+				}
+				s.mails = append(s.mails, "shipped "+string(msg.Payload))
+				_, err := w.DB().ExecContext(ctx, `UPDATE stock SET n = n - 1`)
+				return err
+			},
+			want: []string{"effect outside of the transaction, before statement 2 (UPDATE stock SET n = n - 1)", `+ "shipped o-1"`},
+		},
+		"a mail after the last statement": {
+			handle: func(s *shop, ctx context.Context, w *consumer.Work[*sql.Tx], msg *message.Message) error {
+				if err := s.ship(ctx, w, msg); err != nil {
+					return err
+				}
+				s.mails = append(s.mails, "shipped "+string(msg.Payload))
+				return nil
+			},
+			want: []string{"effect outside of the transaction, after statement 3 (INSERT INTO"},
+		},
+		"a mail about an error": {
+			handle: func(s *shop, ctx context.Context, w *consumer.Work[*sql.Tx], msg *message.Message) error {
+				err := s.ship(ctx, w, msg)
+				if err != nil {
+					s.mails = append(s.mails, "failed")
+				}
+				return err
+			},
+			want: []string{"before statement 1 (INSERT INTO shipments VALUES (?)): the handler has met the error, and has left", `+ "failed"`},
+		},
+		"the time in a payload": {
+			handle: func(_ *shop, ctx context.Context, w *consumer.Work[*sql.Tx], msg *message.Message) error {
+				if _, err := w.DB().ExecContext(ctx, `INSERT INTO shipments VALUES (?)`, string(msg.Payload)); err != nil {
+					return err
+				}
+				_, err := w.Write(ctx, producer.Event{Topic: "order.shipped", Payload: fmt.Appendf(nil, `{"at": %d, "n": 1}`, time.Now().UnixNano())})
+				return err
+			},
+			want: []string{"written event 0 differs between runs, before statement 2 (INSERT INTO", "Payload.at is "},
+		},
+		"events in the order of a map": {
+			handle: func(_ *shop, _ context.Context, w *consumer.Work[*sql.Tx], _ *message.Message) error {
+				for key := range map[string]bool{"a": true, "b": true, "c": true} {
+					if _, err := w.Queue(producer.Event{Topic: "part.shipped", Key: key}); err != nil {
+						return err
+					}
+				}
+				return nil
+			},
+			want: []string{"differs between runs", "Key is "},
+		},
+		"a random source": {
+			handle: func(_ *shop, ctx context.Context, w *consumer.Work[*sql.Tx], _ *message.Message) error {
+				_, err := w.Write(ctx, producer.Event{Topic: "order.shipped", Random: true})
+				return err
+			},
+			want: []string{"written event 0 differs between runs", "dispatch ID is "},
+		},
+		"an error that is ignored": {
+			handle: func(_ *shop, ctx context.Context, w *consumer.Work[*sql.Tx], msg *message.Message) error {
+				_, _ = w.DB().ExecContext(ctx, `INSERT INTO shipments VALUES (?)`, string(msg.Payload))
+				return nil
+			},
+			want: []string{"returns nil although statement 1 (INSERT INTO shipments VALUES (?)) has failed"},
+		},
+		"a memory that outlasts a rollback": {
+			handle: func(s *shop, ctx context.Context, w *consumer.Work[*sql.Tx], msg *message.Message) error {
+				if s.seen[msg.UUID] {
+					return nil
+				}
+				s.seen[msg.UUID] = true
+				return s.ship(ctx, w, msg)
+			},
+			want: []string{"statement 1 (INSERT INTO shipments VALUES (?)) differs between runs: none"},
+		},
+		"a count around the inbox": {
+			handle: (*shop).ship,
+			around: func(s *shop, next message.NoPublishHandlerFunc) message.NoPublishHandlerFunc {
+				return func(msg *message.Message) error {
+					if err := next(msg); err != nil {
+						return err
+					}
+					s.calls++
+					return nil
+				}
+			},
+			want: []string{"a copy of the message changes", `- "calls": 1`, `+ "calls": 2`, "that comes to a new process changes"},
+		},
+		"an order of messages": {
+			handle: func(_ *shop, ctx context.Context, w *consumer.Work[*sql.Tx], msg *message.Message) error {
+				_, err := w.DB().ExecContext(ctx, `UPDATE stock SET last = ?`, string(msg.Payload))
+				return err
+			},
+			want: []string{"the events in the order [1 0] leave another state than in the order [0 1]", "last=o-2", "last=o-1"},
+		},
+		"a failure": {
+			handle: func(*shop, context.Context, *consumer.Work[*sql.Tx], *message.Message) error {
+				return errors.New("no stock")
+			},
+			want: []string{"event 0 (order.placed, key o-1): the handler fails: no stock", "still fails when all others were handled: no stock"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			findings, _, err := explore(t, func(t testing.TB) Subject {
+				s := newShop(t)
+				subject := s.subject(func(ctx context.Context, w *consumer.Work[*sql.Tx], msg *message.Message) error {
+					return c.handle(s, ctx, w, msg)
+				}, placed("o-1"), placed("o-2"))
+				if c.around != nil {
+					start := subject.Start
+					subject.Start = func() (message.NoPublishHandlerFunc, error) {
+						next, err := start()
+						return c.around(s, next), err
+					}
+				}
+				return subject
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			all := strings.Join(findings, "\n")
+			for _, want := range c.want {
+				if !strings.Contains(all, want) {
+					t.Errorf("not found: %s", want)
+				}
+			}
+			if t.Failed() || testing.Verbose() {
+				t.Logf("findings:\n%s", all)
+			}
+		})
+	}
+}
+
+func TestTransactionOfAHandlersOwnIsFound(t *testing.T) {
+	t.Parallel()
+	findings, _, err := explore(t, func(t testing.TB) Subject {
+		s := newShop(t)
+		_, store := SQLite(t)
+		audit, err := producer.New(store, producer.Config{Name: "audit"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s.subject(func(ctx context.Context, w *consumer.Work[*sql.Tx], msg *message.Message) error {
+			err := audit.Transact(context.WithoutCancel(ctx), func(ctx context.Context, w *producer.Writer[*sql.Tx]) error {
+				_, err := w.Write(ctx, producer.Event{Topic: "audit", Source: msg.UUID, Version: 1})
+				return err
+			})
+			if err != nil {
+				return err
+			}
+			return s.ship(ctx, w, msg)
+		}, placed("o-1"))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(findings) != 1 || !strings.Contains(findings[0], "commits another transaction, before statement 1") {
+		t.Errorf("findings: %q", findings)
+	}
+}
+
+func TestOrderOfAKeyIsKeptOnRequest(t *testing.T) {
+	t.Parallel()
+	Explore(t, func(t testing.TB) Subject {
+		s := newShop(t)
+		first, second := placed("o-1"), placed("o-1")
+		second.Version, second.Payload = 2, []byte("later")
+		subject := s.subject(func(ctx context.Context, w *consumer.Work[*sql.Tx], msg *message.Message) error {
+			_, err := w.DB().ExecContext(ctx, `UPDATE stock SET last = ?`, string(msg.Payload))
+			return err
+		}, first, second)
+		subject.KeepsOrder = true
+		return subject
+	})
+}
+
+func TestMessageThatNeedsAnotherComesAgainAfterIt(t *testing.T) {
+	t.Parallel()
+	Explore(t, func(t testing.TB) Subject {
+		s := newShop(t)
+		return s.subject(func(ctx context.Context, w *consumer.Work[*sql.Tx], msg *message.Message) error {
+			if string(msg.Payload) == "o-2" {
+				var n int
+				if err := w.DB().QueryRowContext(ctx, `SELECT count(*) FROM shipments WHERE id = 'o-1'`).Scan(&n); err != nil {
+					return err
+				}
+				if n == 0 {
+					return errors.New("o-1 comes first")
+				}
+			}
+			return s.ship(ctx, w, msg)
+		}, placed("o-1"), placed("o-2"))
+	})
+}
+
+func TestSubjectThatLacksSomethingIsRefused(t *testing.T) {
+	t.Parallel()
+	_, _, err := explore(t, func(testing.TB) Subject { return Subject{} })
+	for _, want := range []string{"Subject.Start is nil", "Subject.State is nil", "Subject.Events is empty"} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+}

@@ -1,0 +1,75 @@
+package boxpairtest
+
+import (
+	"context"
+	"sync"
+
+	"github.com/boxpair/boxpair/internal/observe"
+	"github.com/boxpair/boxpair/store/outbox"
+)
+
+// Recorder records the events that are written with its context: in transactions of Transact and of
+// handlers once they are committed, and in a transaction of the caller (Outbox.Tx, Outbox.WithTx) as
+// soon as they are written. The zero value is ready for use. A Recorder is safe for concurrent use.
+type Recorder struct {
+	uncommitted bool // events of transactions that are rolled back are recorded, too
+
+	mu     sync.Mutex
+	events []outbox.Record
+	failed error // what the last handler returned
+}
+
+// Context returns ctx with r as the recorder: pass it to the code under test. In an HTTP test it is
+// the context of the request.
+func (r *Recorder) Context(ctx context.Context) context.Context {
+	return observe.Context(ctx, (*recording)(r))
+}
+
+// Events returns the recorded events, in the order in which their transactions were committed.
+func (r *Recorder) Events() []outbox.Record {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]outbox.Record(nil), r.events...)
+}
+
+// Reset forgets the recorded events.
+func (r *Recorder) Reset() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.events = nil
+}
+
+func (r *Recorder) add(events []observe.Event) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, e := range events {
+		r.events = append(r.events, e.Record.(outbox.Record))
+	}
+}
+
+// recording is a Recorder as an observer of transactions.
+type recording Recorder
+
+// Begin implements [observe.Observer].
+func (r *recording) Begin() observe.Watch { return (*recordedTransaction)(r) }
+
+type recordedTransaction Recorder
+
+// Statement implements [observe.Watch].
+func (r *recordedTransaction) Statement(string) error { return nil }
+
+// Returned implements [observe.Watch].
+func (r *recordedTransaction) Returned(err error) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.failed = err
+	return err
+}
+
+// Ended implements [observe.Watch].
+func (r *recordedTransaction) Ended(events []observe.Event, err error) error {
+	if err == nil || r.uncommitted {
+		(*Recorder)(r).add(events)
+	}
+	return err
+}

@@ -1,0 +1,56 @@
+package boxpairtest
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"path/filepath"
+	"testing"
+
+	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/sqlite"
+)
+
+// SQLite returns a new database with the library's tables, and a store in it. The database is a file
+// that lasts as long as the test.
+func SQLite(t testing.TB) (*sql.DB, *sqlite.Store) {
+	t.Helper()
+	db, err := sqlite.Open(filepath.Join(t.TempDir(), "test.db"))
+	if err != nil {
+		t.Fatalf("boxpairtest: %v", err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	if _, err := sqlite.Migrate(t.Context(), db, sqlite.Config{}); err != nil {
+		t.Fatalf("boxpairtest: %v", err)
+	}
+	store, err := sqlite.New(db, sqlite.Config{})
+	if err != nil {
+		t.Fatalf("boxpairtest: %v", err)
+	}
+	return db, store
+}
+
+var errRollback = errors.New("the test ends here")
+
+// Rollback runs fn in a transaction of outbox that is rolled back, so that tests can share a
+// database. fn uses the writer, or the context, which is within the transaction for publishers. It
+// returns the events that fn has written: a Recorder does not know them, since they are not
+// committed. An error of fn fails the test.
+func Rollback[TX any](t testing.TB, outbox *producer.Outbox[TX], fn func(ctx context.Context, w *producer.Writer[TX]) error) *Recorder {
+	t.Helper()
+	r := &Recorder{uncommitted: true}
+	var failed error
+	err := outbox.Transact(r.Context(t.Context()), func(ctx context.Context, w *producer.Writer[TX]) error {
+		if failed = fn(ctx, w); failed != nil {
+			return failed
+		}
+		if failed = w.Flush(ctx); failed != nil {
+			return failed
+		}
+		return errRollback
+	})
+	if failed != nil || !errors.Is(err, errRollback) {
+		t.Fatalf("boxpairtest: the transaction has failed: %v", err)
+	}
+	return r
+}
