@@ -16,7 +16,8 @@ var (
 	// ErrOtherKey is wrapped by [Handler.Consume] of a handler with HandlerConfig.Order.ByKey when the
 	// subscriber orders messages by another key than HandlerConfig.Order.Key: messages of one key are
 	// delivered concurrently, and their order is lost.
-	ErrOtherKey = errors.New("subscriber keeps messages in order by another key: give it the function of HandlerConfig.Order.Key, or none to either")
+	ErrOtherKey = errors.New("subscriber keeps messages in order by another key: give it the function of HandlerConfig.Order.Key, or none to either " +
+		"(with CompetingConsumers it keeps no order)")
 
 	// ErrTwoInboxes is wrapped by [Handler.Consume] within a handler of the same message: package
 	// middleware has put an inbox around a handler that has one.

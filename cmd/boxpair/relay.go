@@ -44,6 +44,7 @@ type relaying struct {
 	topology          amqp.Topology
 	partitions        int
 	cloudEvents       bool
+	competing         bool
 	envelope          bool
 	batchSize         int
 	config            relay.Config
@@ -72,6 +73,7 @@ func newRelaying(s *settings) *relaying {
 		"Defaults to none: topics are not partitioned.")
 	s.on(&r.envelope, "envelope", "send the metadata in the body instead of headers, as PublisherConfig.Envelope: for consumers of this library only.")
 	s.count(&r.batchSize, "batch-size", "the maximal number of events in one AMQP message, as PublisherConfig.BatchSize. Needs -envelope. Defaults to 1.")
+	s.on(&r.competing, "competing-consumers", "declare queues for consumers with CompetingConsumers, as PublisherConfig.CompetingConsumers.")
 	s.on(&r.cloudEvents, "cloud-events", "add the attributes of CloudEvents 1.0 to every message, as PublisherConfig.CloudEvents.")
 	s.text(&r.listen, "listen", "ADDRESS", "the address of /healthz and /readyz, such as 127.0.0.1:8080. Defaults to none.")
 	s.text(&c.Name, "name", "NAME", "the relay's name, unique among the relays of the outbox. Defaults to a new name at every start.")
@@ -195,7 +197,7 @@ func (r *relaying) publisher(log *slog.Logger) (*amqp.Publisher, error) {
 		config = amqp.DurableQueue(r.broker)
 	}
 	return amqp.NewPublisher(amqp.PublisherConfig{
-		AMQP: config, Hosts: r.hosts, Topology: r.topology, Partitions: r.partitions, CloudEvents: r.cloudEvents, Envelope: r.envelope, BatchSize: r.batchSize,
+		AMQP: config, Hosts: r.hosts, Topology: r.topology, Partitions: r.partitions, CloudEvents: r.cloudEvents, CompetingConsumers: r.competing, Envelope: r.envelope, BatchSize: r.batchSize,
 		ConfirmTimeout: r.config.SendTimeout, Logger: log,
 	})
 }

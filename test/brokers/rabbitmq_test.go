@@ -212,7 +212,7 @@ func (r *rabbit) target(open func(context.Context, string) (message.Publisher, e
 // ours is transport/amqp.
 func (r *rabbit) ours() *transporttest.Target {
 	return r.target(opener(func(address string) (*amqp.Publisher, error) {
-		return amqp.NewPublisher(amqp.PublisherConfig{AMQP: r.config(address), ConfirmTimeout: 10 * time.Second})
+		return amqp.NewPublisher(amqp.PublisherConfig{AMQP: r.config(address), CompetingConsumers: true, ConfirmTimeout: 10 * time.Second})
 	}))
 }
 
@@ -222,7 +222,7 @@ func (r *rabbit) enveloped(batchSize int) *transporttest.Target {
 	t := r.target(opener(func(address string) (*amqp.Publisher, error) {
 		config := r.config(address)
 		config.Marshaler = nil
-		return amqp.NewPublisher(amqp.PublisherConfig{AMQP: config, Envelope: true, BatchSize: batchSize, ConfirmTimeout: 10 * time.Second})
+		return amqp.NewPublisher(amqp.PublisherConfig{AMQP: config, CompetingConsumers: true, Envelope: true, BatchSize: batchSize, ConfirmTimeout: 10 * time.Second})
 	}))
 	t.Bad = nil
 	return t

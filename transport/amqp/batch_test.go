@@ -17,7 +17,7 @@ import (
 // batching is a publisher behind a wire whose first message was confirmed.
 func batching(t *testing.T, name string, size int, change func(*amqp.PublisherConfig)) (*amqp.Publisher, *wire) {
 	t.Helper()
-	config := amqp.PublisherConfig{AMQP: amqp.DurableQueue(testenv.AMQPURL(t)), Envelope: true, BatchSize: size}
+	config := amqp.PublisherConfig{AMQP: amqp.DurableQueue(testenv.AMQPURL(t)), Envelope: true, BatchSize: size, CompetingConsumers: true} // no basic.get of a queue with a single active consumer
 	if change != nil {
 		change(&config)
 	}

@@ -271,7 +271,8 @@ func (l *lines) contain(part string) bool {
 
 func TestConsumersOfOneQueueAreAllWarned(t *testing.T) {
 	t.Parallel()
-	name, config := topic(t), amqp.DurableQueue(testenv.AMQPURL(t))
+	url, name := testenv.AMQPURL(t), topic(t)
+	declareQuorum(t, url, name, nil) // as another program does
 	const warning = "several consumers"
 	var logs [2]lines
 	for i := range logs {
@@ -279,14 +280,115 @@ func TestConsumersOfOneQueueAreAllWarned(t *testing.T) {
 			t.Errorf("the only one was warned: %s", logs[0].text.String())
 		}
 		s := newSubscriber(t, amqp.SubscriberConfig{
-			AMQP: config, RebalanceInterval: 10 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(&logs[i], nil)),
+			AMQP: amqp.DurableQueue(url), RebalanceInterval: 10 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(&logs[i], nil)),
 		})
 		subscribe(t, s, name)
 		await(t, "consuming", func() bool { return logs[i].contain("consuming") })
 	}
 	for i := range logs {
-		await(t, "a warning with both remedies", func() bool {
-			return logs[i].contain(warning) && logs[i].contain("Partitions") && logs[i].contain("x-single-active-consumer")
+		await(t, "a warning with all remedies", func() bool {
+			return logs[i].contain(warning) && logs[i].contain("Partitions") && logs[i].contain("x-single-active-consumer") && logs[i].contain("CompetingConsumers") &&
+				logs[i].contain("declared without a single active consumer")
+		})
+	}
+}
+
+// TestOneProcessOfAConsumerIsActiveUntilAnotherTakesOver with all messages in their order, those that
+// the first one had not acknowledged included.
+func TestOneProcessOfAConsumerIsActiveUntilAnotherTakesOver(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []amqp.QueueType{amqp.Quorum, amqp.Classic} {
+		text, _ := kind.MarshalText()
+		t.Run(string(text), func(t *testing.T) {
+			t.Parallel()
+			name, config := topic(t), amqp.DurableQueue(testenv.AMQPURL(t))
+			const messages = 200
+			var processes [2]*amqp.Subscriber
+			var subscribed [2]<-chan *message.Message
+			for i := range processes {
+				processes[i] = newSubscriber(t, amqp.SubscriberConfig{AMQP: config, QueueType: kind, InFlight: 8})
+				subscribed[i] = subscribe(t, processes[i], name)
+			}
+			p := newPublisher(t, amqp.PublisherConfig{AMQP: config, QueueType: kind})
+			if err := p.Publish(name, numbered("key", messages)...); err != nil {
+				t.Fatal(err)
+			}
+			next := 1
+			handle := func(msg *message.Message) {
+				t.Helper()
+				if string(msg.Payload) != strconv.Itoa(next) {
+					t.Fatalf("message %s, want %d", msg.Payload, next)
+				}
+				next++
+				msg.Ack()
+			}
+			for next <= messages/2 {
+				select {
+				case msg := <-subscribed[0]:
+					handle(msg)
+				case msg := <-subscribed[1]:
+					t.Fatalf("the other process has got %s", msg.Payload)
+				}
+			}
+			if err := processes[0].Close(); err != nil {
+				t.Fatal(err)
+			}
+			for next <= messages {
+				handle(receive(t, subscribed[1]))
+			}
+		})
+	}
+}
+
+func TestCompetingConsumersShareAQueueAndKeepNoOrder(t *testing.T) {
+	t.Parallel()
+	name, config := topic(t), amqp.DurableQueue(testenv.AMQPURL(t))
+	var logs lines
+	var subscribed [2]<-chan *message.Message
+	for i := range subscribed {
+		s := newSubscriber(t, amqp.SubscriberConfig{
+			AMQP: config, CompetingConsumers: true, InFlight: 1, Prefetch: 1, RebalanceInterval: 10 * time.Millisecond, Logger: slog.New(slog.NewTextHandler(&logs, nil)),
+		})
+		subscribed[i] = subscribe(t, s, name)
+	}
+	p := newPublisher(t, amqp.PublisherConfig{AMQP: config, CompetingConsumers: true})
+	if err := p.Publish(name, numbered("key", 2)...); err != nil {
+		t.Fatal(err)
+	}
+	for i := range subscribed { // both at once
+		msg := receive(t, subscribed[i])
+		if key, told := transport.OrderingKey(msg.Context()); !told || key != "" {
+			t.Errorf("ordered by %q, %v", key, told)
+		}
+		defer msg.Ack()
+	}
+	if logs.contain("WARN") {
+		t.Errorf("log: %s", logs.text.String())
+	}
+}
+
+// TestQueueIsUsedWithTheConsumersThatItWasDeclaredWith, and its consumer says so.
+func TestQueueIsUsedWithTheConsumersThatItWasDeclaredWith(t *testing.T) {
+	t.Parallel()
+	for _, competing := range []bool{true, false} {
+		t.Run(strconv.FormatBool(competing), func(t *testing.T) {
+			t.Parallel()
+			name, config := topic(t), amqp.DurableQueue(testenv.AMQPURL(t))
+			var logs [2]lines
+			logger := func(i int) *slog.Logger { return slog.New(slog.NewTextHandler(&logs[i], nil)) }
+			first := newPublisher(t, amqp.PublisherConfig{AMQP: config, CompetingConsumers: competing})
+			mustConfirm(t, first, name, newMessage("1"))
+			second := newPublisher(t, amqp.PublisherConfig{AMQP: config, CompetingConsumers: !competing, Logger: logger(0)})
+			mustConfirm(t, second, name, newMessage("2"))
+			s := newSubscriber(t, amqp.SubscriberConfig{AMQP: config, CompetingConsumers: !competing, Logger: logger(1)})
+			take(t, subscribe(t, s, name), "1", "2")
+			if logs[0].contain("WARN") || !logs[0].contain("x-single-active-consumer") {
+				t.Errorf("the publisher says: %s", logs[0].text.String())
+			}
+			want := map[bool]string{true: "declared without a single active consumer", false: "CompetingConsumers has no effect"}[competing]
+			if !logs[1].contain(want) {
+				t.Errorf("the subscriber says: %s", logs[1].text.String())
+			}
 		})
 	}
 }

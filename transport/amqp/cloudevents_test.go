@@ -64,7 +64,7 @@ func TestMessagesAreCloudEventsOnRequest(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			topic, config := topic(t), amqp.DurableQueue(url)
-			p := newPublisher(t, amqp.PublisherConfig{AMQP: config, CloudEvents: c.on})
+			p := newPublisher(t, amqp.PublisherConfig{AMQP: config, CloudEvents: c.on, CompetingConsumers: true})
 			msg := c.event.Message()
 			if c.event.TraceState != "" {
 				msg.Metadata[transport.MetaOccurredAt] = c.want["time"]

@@ -64,6 +64,10 @@ type PublisherConfig struct {
 	// are not partitioned.
 	Partitions int `yaml:"partitions" env:"PARTITIONS"`
 
+	// CompetingConsumers declares the queues without x-single-active-consumer, for consumers that set
+	// CompetingConsumers too. Defaults to false: one consumer of a queue is active at a time.
+	CompetingConsumers bool `yaml:"competing_consumers" env:"COMPETING_CONSUMERS"`
+
 	// Key returns the key of a message, "" for none. It is used with Partitions only, and called by
 	// the goroutines that publish. Defaults to the metadata transport.MetaKey.
 	Key func(*message.Message) string `yaml:"-" env:"-"`
@@ -159,9 +163,17 @@ type SubscriberConfig struct {
 	// queue.
 	Partitions int `yaml:"partitions" env:"PARTITIONS"`
 
+	// CompetingConsumers has all processes of a consumer get messages of the queue at once, which
+	// loses the order of keys between the processes: handlers with Order.ByKey refuse their
+	// messages. Publishers that declare the queue need the same setting. Defaults to false: the queue
+	// is declared with x-single-active-consumer, one process is active, and the others take over when
+	// it ends. Partitions spread the work over processes and keep the order of keys. An existing
+	// queue is used as it was declared, with a warning. Refused with Partitions.
+	CompetingConsumers bool `yaml:"competing_consumers" env:"COMPETING_CONSUMERS"`
+
 	// RebalanceInterval is how often each process of a consumer compares its number of partitions
-	// with its share, to give back the excess. Without partitions, a process checks a twelfth as
-	// often for further consumers of the queue, and warns. Defaults to 5 seconds.
+	// with its share, to give back the excess. If several consumers of a queue are active, a process
+	// checks a twelfth as often for them, and warns. Defaults to 5 seconds.
 	RebalanceInterval time.Duration `yaml:"rebalance_interval" env:"REBALANCE_INTERVAL"`
 
 	// InFlight is how many messages of a subscription, or of each of its partitions, may be handed
@@ -270,6 +282,7 @@ func (c *PublisherConfig) validate() error {
 	}
 	v.queues(c)
 	v.partitions(c)
+	v.consumers(c.CompetingConsumers, c.Partitions, &c.AMQP)
 	if c.BatchSize > 1 && !c.Envelope {
 		v.add("BatchSize: %d needs Envelope, since a batch consists of envelopes", c.BatchSize)
 	}
@@ -304,6 +317,7 @@ func (c *SubscriberConfig) validate() error {
 		v.queue(&c.AMQP, c.QueueType, c.AllowLoss, c.DeliveryLimitIsSafe)
 	}
 	v.partitioned(c.Partitions, &c.AMQP, c.Topology)
+	v.consumers(c.CompetingConsumers, c.Partitions, &c.AMQP)
 	if c.Partitions > 0 {
 		v.partitionQueue(&c.AMQP)
 		if c.AMQP.Consume.Exclusive {

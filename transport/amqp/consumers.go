@@ -19,7 +19,7 @@ const (
 // the messages of a key over them. Every consumer of this library checks, so the first and the last
 // one warn.
 func (sub *subscription) warnOfConsumers(ctx context.Context, conn *connection) {
-	if sub.s.config.AMQP.Queue.Arguments[amqp091.SingleActiveConsumerArg] == true {
+	if sub.s.config.CompetingConsumers || sub.s.topology.isSingle(sub.queue) {
 		return
 	}
 	tick := time.NewTicker(consumerCheckEvery * sub.s.config.RebalanceInterval)
@@ -30,8 +30,8 @@ func (sub *subscription) warnOfConsumers(ctx context.Context, conn *connection) 
 		// consume logs both.
 		if n, err := sub.consumers(conn); err == nil && n > 1 && (n != told || time.Since(at) > consumerWarningEvery) {
 			sub.logger.WarnContext(ctx, "queue has several consumers, and each message goes to one of them: another handler needs a queue of its own. "+
-				"Replicas of one handler get the messages of a key concurrently and out of order: if order matters, set Partitions, or "+
-				"declare the queue with x-single-active-consumer", "consumers", n)
+				"Replicas of one handler get the messages of a key concurrently and out of order: delete the queue to have it declared anew "+
+				"with x-single-active-consumer, set Partitions, or set CompetingConsumers if order does not matter", "consumers", n)
 			told, at = n, time.Now()
 		} else if err == nil && n <= 1 {
 			told = 1

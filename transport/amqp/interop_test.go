@@ -80,10 +80,7 @@ func TestPropertiesSayWhatTheMetadataSays(t *testing.T) {
 	name := topic(t)
 	e := event(name)
 	fill(t, amqp.DurableQueue(url), amqp.Quorum, name, e.Message())
-	d, _, err := channel(t, url).Get(name, true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	d := look(t, url, name, true)
 	if d.MessageId != e.ID.String() || d.Type != e.Type || d.ContentType != e.ContentType ||
 		!d.Timestamp.Equal(e.Stamp.Truncate(time.Second)) || d.DeliveryMode != amqp091.Persistent {
 		t.Errorf("properties: %+v", d)
@@ -110,10 +107,7 @@ func TestEnvelopesAreSentOnRequest(t *testing.T) {
 				Queues: []amqp.Queue{{Topic: topic}},
 			})
 			mustConfirm(t, p, topic, want.Message())
-			d, _, err := channel(t, url).Get(topic, true)
-			if err != nil {
-				t.Fatal(err)
-			}
+			d := look(t, url, topic, true)
 			line, payload, _ := strings.Cut(string(d.Body), "\n")
 			values, err := neturl.ParseQuery(line)
 			enveloped := d.Headers[transport.MetaKey] == nil && d.Headers["tenant"] == nil && d.ContentEncoding == "boxpair" && d.ContentType == "" && err == nil &&
@@ -292,15 +286,8 @@ func TestRedeliveryOfAQuorumQueueIsRead(t *testing.T) {
 			t.Parallel()
 			name := topic(t)
 			fill(t, config, amqp.Quorum, name, newMessage("again"))
-			ch := channel(t, url)
 			for range 2 {
-				d, ok, err := ch.Get(name, false)
-				if err != nil || !ok {
-					t.Fatal(ok, err)
-				}
-				if err := d.Nack(false, true); err != nil {
-					t.Fatal(err)
-				}
+				look(t, url, name, false)
 			}
 			msg := receive(t, subscribe(t, newSubscriber(t, amqp.SubscriberConfig{AMQP: config}), name))
 			if string(msg.Payload) != "again" || msg.Metadata["x-delivery-count"] != "" || !transport.Redelivered(msg) {

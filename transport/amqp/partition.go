@@ -136,9 +136,9 @@ func (t *topology) ensureMarker(ch *amqp091.Channel, l layout, version int) erro
 		q, err = ch.QueueDeclare(l.queue, true, false, false, false, args)
 		err = t.asLimitError(err, l.queue, args, true) // safe, since the queue is empty
 	}
-	var limit *limitError
+	var other *argumentError
 	switch {
-	case errors.As(err, &limit):
+	case errors.As(err, &other):
 		return err
 	case errorCode(err) == amqp091.PreconditionFailed:
 		return fmt.Errorf("%w: queue %q was not declared for %d partitions; all publishers and consumers of a queue need the same "+
@@ -221,6 +221,16 @@ func (v *problems) partitionQueue(c *wamqp.Config) {
 	}
 	if single, ok := c.Queue.Arguments[amqp091.SingleActiveConsumerArg]; ok && single != true {
 		v.add("AMQP.Queue.Arguments: x-single-active-consumer must be true, or a key loses its order")
+	}
+}
+
+// consumers checks the setting of the number of active consumers.
+func (v *problems) consumers(competing bool, partitions int, c *wamqp.Config) {
+	if competing && partitions > 0 {
+		v.add("CompetingConsumers: a partition has one active consumer")
+	}
+	if single, ok := c.Queue.Arguments[amqp091.SingleActiveConsumerArg]; ok && competing && single != false {
+		v.add("CompetingConsumers: AMQP.Queue.Arguments has x-single-active-consumer")
 	}
 }
 

@@ -386,6 +386,9 @@ func TestUnsafePartitionsAreRefused(t *testing.T) {
 		{"stream", true, both(func(c *wamqp.Config) { c.Queue.Arguments = amqp091.Table{"x-queue-type": "stream"} })},
 		{"AMQP.TopologyBuilder:", true, both(func(c *wamqp.Config) { c.TopologyBuilder = &builder{} })},
 		{"AMQP.Consume.Exclusive:", false, both(func(c *wamqp.Config) { c.Consume.Exclusive = true })},
+		{"CompetingConsumers:", true, func(p *amqp.PublisherConfig, s *amqp.SubscriberConfig) {
+			p.CompetingConsumers, s.CompetingConsumers = true, true
+		}},
 		{"RebalanceInterval:", false, func(_ *amqp.PublisherConfig, s *amqp.SubscriberConfig) { s.RebalanceInterval = -1 }},
 	} {
 		config := amqp.DurablePubSub(nowhere, "consumer")

@@ -69,6 +69,7 @@ func NewPublisher(config PublisherConfig) (*Publisher, error) {
 	p.judge = judge{Publisher: p, wake: make(chan struct{}, 1), confirmsAhead: confirmsAhead}
 	p.topology.partitions = config.Partitions
 	p.topology.limitIsSafe = true // a publisher may use any queue; subscribers check the limit
+	p.topology.competing = config.CompetingConsumers
 	return p, nil
 }
 

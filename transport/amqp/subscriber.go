@@ -59,6 +59,7 @@ func NewSubscriber(config SubscriberConfig) (*Subscriber, error) {
 		groups:      make(map[string]*group),
 	}
 	s.topology.partitions, s.topology.limitIsSafe = config.Partitions, config.DeliveryLimitIsSafe
+	s.topology.competing, s.topology.consumes = config.CompetingConsumers, true
 	none := func(string) string { return "" }
 	dead := PublisherConfig{
 		Topology:  NoTopology,

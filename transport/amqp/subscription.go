@@ -115,7 +115,7 @@ func (sub *subscription) deliver(ctx, scope context.Context, consumer *consumerC
 		// Delayed messages count as in flight: with one in flight, the order of a batch would be
 		// lost otherwise.
 		if len(sub.ready) > 0 && len(sub.inFlight)+len(sub.delayed) < sub.s.config.InFlight {
-			out, msg = sub.out, sub.ready[0].withContext(ctx)
+			out, msg = sub.out, sub.withContext(ctx, sub.ready[0])
 		}
 		if sub.wakeAt != armed {
 			armed = sub.wakeAt
@@ -170,13 +170,17 @@ func (sub *subscription) inputs(consumer *consumerChannel) (deliveries <-chan am
 	return consumer.deliveries, nil, nil
 }
 
-// withContext gives the message of d its context on the first call.
-func (d *delivery) withContext(ctx context.Context) *message.Message {
+// withContext returns the message of d. The first call gives the message its context.
+func (sub *subscription) withContext(ctx context.Context, d *delivery) *message.Message {
 	if d.cancel == nil {
 		if d.redelivered {
 			ctx = transport.WithRedelivered(ctx)
 		}
-		ctx, d.cancel = context.WithCancel(transport.WithOrderingKey(ctx, d.key))
+		key := d.key
+		if sub.s.config.CompetingConsumers { // other processes get other messages of the key
+			key = ""
+		}
+		ctx, d.cancel = context.WithCancel(transport.WithOrderingKey(ctx, key))
 		d.msg.SetContext(ctx)
 	}
 	return d.msg

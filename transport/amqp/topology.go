@@ -33,12 +33,20 @@ type topology struct {
 
 	partitions int // of queues without a number of their own; 0 is none
 
-	limitIsSafe bool      // queues are used with any delivery limit
-	unlimited   *sync.Map // names of queues that are to be declared without the argument for a delivery limit
+	limitIsSafe bool // queues are used with any delivery limit
+	competing   bool // several consumers of a queue may be active
+	consumes    bool // of a subscriber
+
+	adopted *sync.Map // of adoption: the arguments in which existing queues differ
+	single  *sync.Map // names of queues that have a single active consumer
 }
 
+// adoption is an argument in which an existing queue differs from the declaration, and which is
+// declared as the queue has it.
+type adoption struct{ queue, argument string }
+
 func newTopology(mode Topology, queueType QueueType, c wamqp.Config, allowLoss bool, logger *slog.Logger) *topology {
-	t := &topology{mode: mode, queueType: queueType, amqp: c, allowLoss: allowLoss, logger: logger, unlimited: &sync.Map{}}
+	t := &topology{mode: mode, queueType: queueType, amqp: c, allowLoss: allowLoss, logger: logger, adopted: &sync.Map{}, single: &sync.Map{}}
 	// Without waiting for answers, a failed declaration would only close the channel later.
 	t.amqp.Exchange.NoWait, t.amqp.Queue.NoWait, t.amqp.QueueBind.NoWait = false, false, false
 	if customBuilder(&c) {
@@ -47,20 +55,38 @@ func newTopology(mode Topology, queueType QueueType, c wamqp.Config, allowLoss b
 	return t
 }
 
-// declare runs f, which makes declarations, on a channel of its own. On RabbitMQ 4 or later, an
-// existing queue may lack the argument for a delivery limit. If such queues are safe, declare runs
-// f again without the argument for the queue.
+// declare runs f, which makes declarations, on a channel of its own. An existing queue may have
+// another delivery limit or another number of active consumers. If the queue may be used
+// nevertheless, declare runs f again, with the argument as the queue has it.
 func (t *topology) declare(conn *connection, timeout time.Duration, f func(ch *amqp091.Channel, version int) error) error {
 	for {
 		err := conn.withChannel(timeout, func(ch *amqp091.Channel) error { return f(ch, conn.version()) })
-		var limit *limitError
-		if !errors.As(err, &limit) || !limit.safe {
+		var other *argumentError
+		if !errors.As(err, &other) || !other.safe {
 			return err
 		}
-		t.unlimited.Store(limit.queue, true)
-		defer t.unlimited.Delete(limit.queue) // the queue may be replaced or deleted before the next declaration
-		t.logger.Info("queue was declared elsewhere, without an argument for a delivery limit", "queue", limit.queue)
+		key := adoption{other.queue, other.argument}
+		if _, again := t.adopted.LoadOrStore(key, true); again {
+			return err
+		}
+		defer t.adopted.Delete(key) // the queue may be replaced or deleted before the next declaration
+		if other.argument == amqp091.SingleActiveConsumerArg && t.consumes {
+			t.logger.Warn(t.otherConsumers(), "queue", other.queue)
+		} else {
+			t.logger.Info("queue was declared elsewhere, with another argument", "queue", other.queue, "argument", other.argument)
+		}
 	}
+}
+
+// otherConsumers says what it means that a queue has another number of active consumers than was
+// declared.
+func (t *topology) otherConsumers() string {
+	if t.competing {
+		return "queue was declared with a single active consumer, so other processes stand by: CompetingConsumers has no effect until the queue " +
+			"is deleted, and publishers that declare the queue have CompetingConsumers too"
+	}
+	return "queue was declared without a single active consumer: a second process would get the messages of a key concurrently and out of order " +
+		"(delete the queue to have it declared anew, or set CompetingConsumers if order does not matter)"
 }
 
 // ensureExchange declares or checks an exchange. The default exchange always exists.
@@ -100,12 +126,9 @@ func (t *topology) ensureQueue(ch *amqp091.Channel, name string, version int) er
 		if err := t.deadLetterExchange(ch, name); err != nil {
 			return err
 		}
-		args := t.arguments(name, c.Arguments, version)
-		if t.partitions > 0 {
-			args[amqp091.SingleActiveConsumerArg] = true
-		}
+		args := t.consumed(name, version)
 		_, err = ch.QueueDeclare(name, c.Durable, c.AutoDelete, c.Exclusive, false, args)
-		err = t.asLimitError(err, name, args, t.limitIsSafe)
+		err = t.declared(err, name, args)
 	}
 	return explain(err, "queue", name)
 }
@@ -134,34 +157,84 @@ func (t *topology) deadLetterExchange(ch *amqp091.Channel, queue string) error {
 
 // arguments returns the arguments with which a queue is declared.
 func (t *topology) arguments(name string, args amqp091.Table, version int) amqp091.Table {
-	if _, ok := t.unlimited.Load(name); ok {
+	if _, ok := t.adopted.Load(adoption{name, deliveryLimitArg}); ok {
 		version = 0
 	}
 	return queueArguments(args, t.queueType, version)
 }
 
-// asLimitError returns a limitError if err says that the existing queue has another delivery limit
-// than the declaration, which has none on version 4 or later. Otherwise it returns err.
+// consumed returns the arguments of a queue with consumers: unless they may compete, one consumer at
+// a time is active, which keeps the order of keys.
+func (t *topology) consumed(name string, version int) amqp091.Table {
+	args := t.arguments(name, t.amqp.Queue.Arguments, version)
+	_, adopted := t.adopted.Load(adoption{name, amqp091.SingleActiveConsumerArg})
+	if t.decidesConsumers() && t.competing == adopted {
+		args[amqp091.SingleActiveConsumerArg] = true
+	}
+	return args
+}
+
+// decidesConsumers tells whether the number of active consumers is the choice of this package: an
+// exclusive consumer is the only one anyway, and streams have none that is active.
+func (t *topology) decidesConsumers() bool {
+	_, there := t.amqp.Queue.Arguments[amqp091.SingleActiveConsumerArg]
+	stream := t.amqp.Queue.Arguments[amqp091.QueueTypeArg] == amqp091.QueueTypeStream
+	return t.partitions > 0 || !there && !stream && !t.amqp.Consume.Exclusive
+}
+
+// declared notes how many consumers of a queue are active, or returns an argumentError if err says
+// that the existing queue differs in an argument that this package has chosen.
+func (t *topology) declared(err error, name string, args amqp091.Table) error {
+	if err == nil {
+		if args[amqp091.SingleActiveConsumerArg] == true {
+			t.single.Store(name, true)
+		} else {
+			t.single.Delete(name)
+		}
+		return nil
+	}
+	if t.partitions == 0 && t.decidesConsumers() && differsIn(err, amqp091.SingleActiveConsumerArg) {
+		return &argumentError{queue: name, argument: amqp091.SingleActiveConsumerArg, safe: true, err: err}
+	}
+	return t.asLimitError(err, name, args, t.limitIsSafe)
+}
+
+// isSingle tells whether one consumer at a time of a queue is active.
+func (t *topology) isSingle(queue string) bool {
+	_, ok := t.single.Load(queue)
+	return ok
+}
+
+// differsIn tells whether err says that an existing queue has another value of an argument.
+func differsIn(err error, argument string) bool {
+	return errorCode(err) == amqp091.PreconditionFailed && strings.Contains(err.Error(), "'"+argument+"'")
+}
+
+// asLimitError returns an argumentError if err says that the existing queue has another delivery
+// limit than the declaration, which has none on version 4 or later. Otherwise it returns err.
 func (t *topology) asLimitError(err error, name string, args amqp091.Table, safe bool) error {
-	if errorCode(err) == amqp091.PreconditionFailed && strings.Contains(err.Error(), "'"+deliveryLimitArg+"'") && args[deliveryLimitArg] == noDeliveryLimit {
-		return &limitError{queue: name, safe: safe, err: err}
+	if differsIn(err, deliveryLimitArg) && args[deliveryLimitArg] == noDeliveryLimit {
+		return &argumentError{queue: name, argument: deliveryLimitArg, safe: safe, err: err}
 	}
 	return err
 }
 
-// limitError is the error for a queue that was declared without an argument for its delivery limit.
-type limitError struct {
-	queue string
-	safe  bool // the queue may be used as it is
-	err   error
+// argumentError is the error for a queue that exists with another value of an argument.
+type argumentError struct {
+	queue, argument string
+	safe            bool // the queue may be used as it is
+	err             error
 }
 
-func (e *limitError) Error() string {
+func (e *argumentError) Error() string {
+	if e.argument != deliveryLimitArg {
+		return fmt.Sprintf("queue %q was declared with another %s: %v", e.queue, e.argument, e.err)
+	}
 	return fmt.Sprintf("queue %q was declared without x-delivery-limit -1, for example on RabbitMQ 3, so RabbitMQ 4 drops its messages after "+
 		"20 deliveries by default; set a policy with delivery-limit -1 for the queue, and assert DeliveryLimitIsSafe: %v", e.queue, e.err)
 }
 
-func (e *limitError) Unwrap() error { return e.err }
+func (e *argumentError) Unwrap() error { return e.err }
 
 // ensureUndecodable declares or checks the queue for undecodable messages.
 func (t *topology) ensureUndecodable(ch *amqp091.Channel, name string, version int) error {
@@ -196,9 +269,9 @@ func (t *topology) ensureSubscription(ch *amqp091.Channel, queue, exchange strin
 			return err
 		}
 		c := t.amqp
-		c.Queue.Arguments = t.arguments(queue, c.Queue.Arguments, version)
+		c.Queue.Arguments = t.consumed(queue, version)
 		err := t.builder.BuildTopology(ch, queue, exchange, c, watermill.NewSlogLogger(t.logger))
-		return explain(t.asLimitError(err, queue, c.Queue.Arguments, t.limitIsSafe), "queue", queue)
+		return explain(t.declared(err, queue, c.Queue.Arguments), "queue", queue)
 	}
 	if err := t.ensureQueue(ch, queue, version); err != nil {
 		return err
@@ -247,8 +320,8 @@ func explain(err error, kind, name string) error {
 	if err == nil {
 		return nil
 	}
-	var limit *limitError
-	if errors.As(err, &limit) {
+	var other *argumentError
+	if errors.As(err, &other) {
 		return err
 	}
 	var e *amqp091.Error

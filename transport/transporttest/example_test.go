@@ -20,7 +20,7 @@ func ExampleTest() {
 		transporttest.Test(t, &transporttest.Target{
 			Address: broker,
 			Open: func(_ context.Context, address string) (message.Publisher, error) {
-				return amqp.NewPublisher(amqp.PublisherConfig{AMQP: amqp.DurableQueue("amqp://guest:guest@" + address)})
+				return amqp.NewPublisher(amqp.PublisherConfig{AMQP: amqp.DurableQueue("amqp://guest:guest@" + address), CompetingConsumers: true})
 			},
 			Prepare: func(context.Context, string) error { return nil }, // the publisher declares its queues
 			Stored:  stored,
