@@ -270,8 +270,8 @@ var publishing = []Mutant{
 		Name: "default-delivery-limit-accepted", Guarantee: "G7",
 		Broken: "A subscriber consumes from a queue of RabbitMQ 4 that drops messages after 20 deliveries.",
 		File:   "transport/amqp/topology.go",
-		Old:    `		if !errors.As(err, &limit) || !limit.safe {`,
-		New:    `		if !errors.As(err, &limit) {`,
+		Old:    `		if !errors.As(err, &other) || !other.safe {`,
+		New:    `		if !errors.As(err, &other) {`,
 		Test:   Test{"transport/amqp", "TestQueueOfBeforeVersion4IsUsedWhereItIsSafe"},
 	},
 }

@@ -127,8 +127,8 @@ var writing = []Mutant{
 		Name: "savepoint-keeps-the-count", Guarantee: "G6",
 		Broken: "A savepoint that is rolled back leaves the counter of its events where it was.",
 		File:   "producer/writer.go",
-		Old:    `			w.uncount(counted)` + "\n" + `			*w.queued`,
-		New:    `			_ = counted` + "\n" + `			*w.queued`,
+		Old:    `			w.uncount(counted)` + "\n" + `			w.seen.UndoTo(seen)`,
+		New:    `			_ = counted` + "\n" + `			w.seen.UndoTo(seen)`,
 		Test:   Test{"producer", "TestASavepointRolledBackTakesItsCountAlong"},
 	},
 	{
