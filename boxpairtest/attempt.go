@@ -3,104 +3,156 @@ package boxpairtest
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 
 	"github.com/boxpair/boxpair/internal/observe"
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
-// errLost is what the handler sees after its connection was lost.
-var errLost = fmt.Errorf("connection to the database is lost: %w", observe.ErrCrash)
+var (
+	// errLost is what the handler sees after its connection was lost.
+	errLost = fmt.Errorf("connection to the database is lost: %w", observe.ErrCrash)
+	// errStatement is the error of a single statement.
+	errStatement = errors.New("the statement has failed, as the test wants")
+)
 
-// attempt is one run of a handler: what shall happen in it, and what has happened. Goroutines of the
-// handler may use its transaction, one after another.
+// attempt is one delivery of a message: what shall happen in it, and what has happened.
 type attempt struct {
 	lostAt int  // the statement at which the connection is lost, from 1; 0 is none
+	failAt int  // the one statement that fails
 	crash  bool // before the COMMIT
 	unsure bool // the answer to the COMMIT is lost
 	dies   bool // after the COMMIT
 	retry  bool // an error of the handler has the message come again, without a trace
 
 	mu         sync.Mutex
-	ran        bool
-	statements []string
-	returned   error // by the handler
-	events     []observe.Event
-	nested     []int // the number of statements before each transaction that the handler has committed
-	again      bool  // the handler was run a second time
+	closed     bool // later statements, of goroutines that the handler has left, do not count
+	began      int  // transactions
+	running    bool // the first of them
+	dead       bool // the process has crashed
+	ran        bool // the handler has returned
+	again      bool // the handler was run a second time
 	committed  bool
+	returned   error // by the handler
+	ended      error // what the transaction ended with
+	statements []string
+	events     []observe.Event
+	nested     []int  // the number of statements before each other transaction that the handler has committed
+	inside     int    // savepoints around the next statement
+	excused    bool   // the statement that failed is within a savepoint, whose error may be handled
+	parked     string // why the message was set aside
 }
 
-// observer gives the first transaction of a message to its attempt.
-type observer struct {
-	mu      sync.Mutex
-	attempt *attempt
-	running bool
-	began   bool
-}
+// rollsBack tells whether the transaction is rolled back whatever the handler returns.
+func (a *attempt) rollsBack() bool { return a.crash || a.lostAt > 0 || a.failAt > 0 }
 
 // Begin implements [observe.Observer].
-func (o *observer) Begin() observe.Watch {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	switch {
-	case o.running:
-		return &nested{of: o.attempt}
-	case o.began: // the consumer asks again, after a lost answer
-		return &repetition{o.attempt}
-	}
-	o.began, o.running = true, true
-	return &first{o}
-}
-
-// first is the transaction in which the handler runs.
-type first struct{ *observer }
-
-// Statement implements [observe.Watch].
-func (f *first) Statement(text string) error {
-	a := f.attempt
+func (a *attempt) Begin() (observe.Watch, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.ran { // queued events, which go with the COMMIT
+	switch {
+	case a.dead:
+		return nil, observe.ErrCrash
+	case a.running:
+		return &nested{a, len(a.statements)}, nil
+	}
+	a.began++
+	if a.began > 1 { // the consumer asks again, after a lost answer
+		return &repetition{a}, nil
+	}
+	a.running = true
+	return a, nil
+}
+
+// Parked implements [observe.Observer].
+func (a *attempt) Parked(state, lastError string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.parked = fmt.Sprintf("set aside as %s: %s", state, lastError)
+}
+
+// Statement implements [observe.Watch].
+func (a *attempt) Statement(text string) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.ran || a.closed { // queued events, which go with the COMMIT
 		return nil
 	}
+	kind := savepointStatement(text)
+	if kind != "" {
+		text = kind // the name may be another one in each run
+	}
 	a.statements = append(a.statements, text)
-	if a.lostAt > 0 && len(a.statements) >= a.lostAt {
+	n := len(a.statements)
+	switch {
+	case a.lostAt > 0 && n >= a.lostAt:
 		return errLost
+	case n == a.failAt:
+		a.excused = a.inside > 0 || kind != ""
+		return errStatement
+	}
+	switch kind {
+	case "SAVEPOINT":
+		a.inside++
+	case "RELEASE SAVEPOINT":
+		a.inside--
 	}
 	return nil
 }
 
+// savepointStatement returns the kind of a statement about a savepoint, or "".
+func savepointStatement(text string) string {
+	words := strings.Fields(strings.ToUpper(text[:min(len(text), 40)]))
+	switch {
+	case len(words) == 0:
+	case words[0] == "SAVEPOINT":
+		return "SAVEPOINT"
+	case words[0] == "RELEASE":
+		return "RELEASE SAVEPOINT"
+	case words[0] == "ROLLBACK" && len(words) > 1:
+		return "ROLLBACK TO SAVEPOINT"
+	}
+	return ""
+}
+
 // Returned implements [observe.Watch].
-func (f *first) Returned(err error) error {
-	a := f.attempt
+func (a *attempt) Returned(err error) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.ran, a.returned = true, err
-	if a.crash || a.lostAt > 0 || err != nil && a.retry {
+	if a.rollsBack() || err != nil && a.retry {
 		return errors.Join(observe.ErrCrash, err)
 	}
 	return err
 }
 
 // Ended implements [observe.Watch].
-func (f *first) Ended(events []observe.Event, err error) error {
-	f.mu.Lock()
-	f.running = false
-	f.mu.Unlock()
-	a := f.attempt
+func (a *attempt) Ended(events []observe.Event, err error) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.events, a.committed = events, err == nil && a.ran
+	a.running, a.events, a.ended, a.committed = false, events, err, err == nil && a.ran
 	switch {
-	case a.ran && (a.crash || a.lostAt > 0 || a.returned != nil && a.retry), !a.ran && err != nil: // a handler that panicked
+	case a.ran && (a.rollsBack() || a.returned != nil && a.retry), !a.ran && err != nil: // a handler that has called Goexit
+		a.dead = true
 		return errors.Join(observe.ErrCrash, err)
 	case a.committed && a.unsure:
 		return fmt.Errorf("commit: %w", inbox.ErrCommitUnknown)
 	case a.committed && a.dies:
+		a.dead = true
 		return observe.ErrCrash
+	case err != nil && a.retry: // the COMMIT has failed
+		a.dead = true
+		return errors.Join(observe.ErrCrash, err)
 	}
 	return err
+}
+
+// close has nothing count that happens from now on.
+func (a *attempt) close() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.closed = true
 }
 
 // repetition is a later transaction of the same message.
@@ -121,7 +173,10 @@ func (r *repetition) Returned(err error) error {
 func (r *repetition) Ended(_ []observe.Event, err error) error { return err }
 
 // nested is a transaction that the handler begins by itself.
-type nested struct{ of *attempt }
+type nested struct {
+	of    *attempt
+	after int // statements of the handler's own transaction
+}
 
 // Statement implements [observe.Watch].
 func (n *nested) Statement(string) error { return nil }
@@ -133,8 +188,8 @@ func (n *nested) Returned(err error) error { return err }
 func (n *nested) Ended(_ []observe.Event, err error) error {
 	n.of.mu.Lock()
 	defer n.of.mu.Unlock()
-	if err == nil {
-		n.of.nested = append(n.of.nested, len(n.of.statements))
+	if err == nil && !n.of.closed {
+		n.of.nested = append(n.of.nested, n.after)
 	}
 	return err
 }

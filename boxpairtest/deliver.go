@@ -9,6 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/google/uuid"
 
+	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/internal/observe"
 	"github.com/boxpair/boxpair/producer"
 	"github.com/boxpair/boxpair/store/outbox"
@@ -17,7 +18,8 @@ import (
 
 // Messages returns the messages that a relay makes of events of the producer with the given name:
 // with dispatch IDs as if the events were written in one transaction, and written now. No database
-// is used. An invalid event fails the test.
+// is used. An invalid event fails the test. A message has no topic unless a router hands it out:
+// handlers that look at it need HandlerConfig.Topic.
 func Messages(t testing.TB, producerName string, events ...producer.Event) []*message.Message {
 	t.Helper()
 	box, err := producer.New[struct{}](nowhere{}, producer.Config{Name: producerName})
@@ -41,7 +43,7 @@ func Messages(t testing.TB, producerName string, events ...producer.Event) []*me
 		}
 		e.ResendUntil = e.Stamp.Add(e.ResendFor)
 		msg := e.Message()
-		if !e.OccurredAt.IsZero() {
+		if apart := e.Stamp.Sub(e.OccurredAt).Abs(); apart >= time.Second && e.OccurredAt.Unix() > 0 {
 			msg.Metadata[transport.MetaOccurredAt] = e.OccurredAt.UTC().Format(time.RFC3339Nano)
 		}
 		msgs = append(msgs, msg)
@@ -68,20 +70,41 @@ func (nowhere) Retryable(error) bool { return false }
 // Deliver hands messages to a handler, one after another, and returns the events that the handler
 // has written. A message that is given twice is delivered twice, and messages in another order are
 // delivered in that order. handle is what a router calls: the method Consume of a consumer.Handler,
-// or what middleware.Wrap returns. The test fails if the handler returns an error.
+// or what middleware.Wrap returns. The test fails if a message is neither handled nor a duplicate:
+// the handler returned an error or panicked, or the inbox has set the message aside.
 func Deliver(t testing.TB, handle message.NoPublishHandlerFunc, msgs ...*message.Message) *Recorder {
 	t.Helper()
 	r := &Recorder{}
 	for i, msg := range msgs {
-		err := handle(copyOf(r.Context(t.Context()), msg))
-		r.mu.Lock()
-		failed := r.failed
-		r.mu.Unlock()
-		if err = errors.Join(failed, err); err != nil {
+		if err := r.deliver(handle, msg); err != nil {
 			t.Fatalf("boxpairtest: message %d (%s): %v", i, msg.UUID, err)
 		}
 	}
 	return r
+}
+
+// RequireRejected delivers msg to a handler, and fails the test unless the handler rejects it: a
+// message that can never be handled becomes a dead letter at once (consumer.Reject).
+func RequireRejected(t testing.TB, handle message.NoPublishHandlerFunc, msg *message.Message) {
+	t.Helper()
+	r := &Recorder{}
+	if err := r.deliver(handle, msg); !consumer.Rejected(err) {
+		t.Fatalf("boxpairtest: message %s is not rejected: %v", msg.UUID, err)
+	}
+}
+
+// deliver returns what has kept a message from being handled.
+func (r *Recorder) deliver(handle message.NoPublishHandlerFunc, msg *message.Message) error {
+	r.mu.Lock()
+	r.failed, r.parked = nil, ""
+	r.mu.Unlock()
+	err := handle(copyOf(r.Context(msg.Context()), msg))
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.failed == nil && r.parked != "" {
+		err = errors.Join(errors.New(r.parked), err)
+	}
+	return errors.Join(r.failed, err)
 }
 
 // copyOf returns msg as the transport delivers it: a copy with ctx.
@@ -91,26 +114,30 @@ func copyOf(ctx context.Context, msg *message.Message) *message.Message {
 	return c
 }
 
-// Point is where [Crash] ends the process.
-type Point int
+// CrashPoint is where [Crash] ends the process.
+type CrashPoint int
 
 const (
 	// BeforeCommit is after the handler has returned. Nothing is committed.
-	BeforeCommit Point = iota
+	BeforeCommit CrashPoint = iota
 	// AfterCommit is before the message is acknowledged. The handler's effects are committed.
 	AfterCommit
 )
 
 // Crash delivers msg and has the process crash at a point: the message is not acknowledged, so a
-// transport delivers it again. The test fails if the handler is not run, or returns an error.
-func Crash(t testing.TB, handle message.NoPublishHandlerFunc, at Point, msg *message.Message) {
+// transport delivers it again. The test fails if the handler is not run or returns an error, or if
+// the COMMIT fails.
+func Crash(t testing.TB, handle message.NoPublishHandlerFunc, at CrashPoint, msg *message.Message) {
 	t.Helper()
 	a := &attempt{crash: at == BeforeCommit, dies: at == AfterCommit}
-	err := handle(copyOf(observe.Context(t.Context(), &observer{attempt: a}), msg))
+	err := handle(copyOf(observe.Context(msg.Context(), a), msg))
+	a.close()
 	switch {
-	case !a.ran:
-		t.Fatalf("boxpairtest: message %s was not handled: %v", msg.UUID, err)
 	case a.returned != nil:
 		t.Fatalf("boxpairtest: message %s: %v", msg.UUID, a.returned)
+	case !a.ran:
+		t.Fatalf("boxpairtest: message %s was not handled: %v", msg.UUID, errors.Join(err, a.ended))
+	case at == AfterCommit && !a.committed:
+		t.Fatalf("boxpairtest: message %s: COMMIT fails: %v", msg.UUID, a.ended)
 	}
 }

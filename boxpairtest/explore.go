@@ -5,24 +5,22 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/internal/observe"
 	"github.com/boxpair/boxpair/producer"
 	"github.com/boxpair/boxpair/store/outbox"
+	"github.com/boxpair/boxpair/transport"
 )
 
-const (
-	// cleanRuns is how often a handler is run to its end to see whether it does the same each time:
-	// a loop over a map with two keys has the same order in all of them once in 500 times.
-	cleanRuns = 10
-	maxOrders = 6
-)
+// cleanRuns is how often a handler is run to its end to see whether it does the same each time: a
+// loop over a map with two keys has the same order in all of them once in 500 times.
+const cleanRuns = 10
 
 // Subject is a service whose handler [Explore] runs, with a database of its own.
 type Subject struct {
@@ -32,92 +30,103 @@ type Subject struct {
 	Start func() (message.NoPublishHandlerFunc, error)
 	// Events are what the handler gets, each as a message of its own, in this order.
 	Events []producer.Event
+	// Messages come after Events: those of other programs, for example.
+	Messages []*message.Message
 	// Producer is the name of the outbox that writes Events. Defaults to "test".
 	Producer string
 	// State returns what the handler changes, in its database and elsewhere: rows ([Tables]), mails
 	// that a fake has sent, files. Values are compared as JSON. It is called between two runs.
 	State func(ctx context.Context) (any, error)
-	// KeepsOrder says that messages of one key arrive in order, as with HandlerConfig.Order.ByKey.
+	// OrderByKey says that messages of one key arrive in order, as with HandlerConfig.Order.ByKey.
 	// Defaults to false: other orders of all messages are tried.
-	KeepsOrder bool
+	OrderByKey bool
 }
 
-// Explore runs a handler with a fault at each place where its process may crash, and fails the test
-// for each thing that is not as if the handler had run once:
+// Explore runs a handler with a fault at each place where its process may crash (fault injection),
+// and fails the test for each thing that is not as if the handler had run once:
 //
-//   - the connection to the database is lost at each statement, and the handler returns nil
-//   - a run is rolled back (at a statement, or at COMMIT), and has changed something nevertheless
+//   - a run is rolled back, at a statement or at COMMIT, and has changed something nevertheless
 //   - the handler commits another transaction
+//   - a statement fails, and the handler returns nil
 //   - an event, or the text of a statement, differs between two runs: a payload with the time, a
 //     child dispatch ID that depends on the order of a map
 //   - the answer to COMMIT is lost, or a copy of the message comes, also to a new process, and
 //     something changes again
-//   - the messages come in another order, and the state at the end is another one
+//   - the messages come in another order, and the state or the events at the end are others
 //
-// setup makes the service, on a new or empty database; it is called once, and for each order that is
-// tried. Arguments of statements are not compared, since a run that was rolled back leaves no trace
-// of them. Explore does not wait: what a handler starts in the background may be seen late.
+// A message that the handler rejects (consumer.Reject) must have changed nothing. setup makes the
+// service, on a new or empty database; it is called once, and for each order that is tried.
+//
+// Arguments of statements are not compared, since a run that was rolled back leaves no trace of
+// them. The handler gets one message at a time, also in a group or as a batch. What it reads through
+// another connection is not noticed, and what it starts in the background may come too late to be.
 func Explore(t testing.TB, setup func(t testing.TB) Subject) {
 	t.Helper()
-	findings, runs, err := explore(t, setup)
+	findings := 0
+	runs, err := explore(t, setup, func(finding string) {
+		t.Helper()
+		findings++
+		t.Errorf("boxpairtest: %s", finding)
+	})
 	if err != nil {
 		t.Fatalf("boxpairtest: explore: %v", err)
 	}
-	for _, f := range findings {
-		t.Errorf("boxpairtest: %s", f)
-	}
-	t.Logf("boxpairtest: explored in %d runs: %d findings", runs, len(findings))
+	t.Logf("boxpairtest: explored in %d runs: %d findings", runs, findings)
 }
 
 // exploration is what is known of one subject.
 type exploration struct {
-	ctx      context.Context
-	s        Subject
-	handle   message.NoPublishHandlerFunc
-	msgs     []*message.Message
-	runs     int
-	findings []string
+	ctx    context.Context
+	s      Subject
+	handle message.NoPublishHandlerFunc
+	msgs   []*message.Message
+	names  []string // of the messages
+	runs   int
+	report func(finding string)
+	known  map[string]bool // findings of earlier messages
+	failed bool            // a handler fails without a fault
+	events []string        // that were committed
 }
 
-func explore(t testing.TB, setup func(t testing.TB) Subject) (findings []string, runs int, err error) {
+// explore calls report for each finding as soon as it is known.
+func explore(t testing.TB, setup func(t testing.TB) Subject, report func(finding string)) (runs int, err error) {
 	t.Helper()
-	x, err := begin(t, setup)
+	x, err := begin(t, setup, report)
 	if err != nil {
-		return nil, 0, err
+		return 0, err
 	}
 	for i := range x.msgs {
 		if err := x.message(i); err != nil {
-			return nil, 0, fmt.Errorf("event %d (%s): %w", i, x.s.Events[i].Topic, err)
+			return 0, fmt.Errorf("%s: %w", x.names[i], err)
 		}
 	}
-	findings, runs = x.findings, x.runs
-	if len(x.msgs) > 1 {
-		var first string
-		for i, order := range orders(x.s) {
-			o, err := begin(t, setup)
-			if err != nil {
-				return nil, 0, err
-			}
-			state, problem, err := o.inOrder(order)
-			runs += o.runs
-			switch {
-			case err != nil:
-				return nil, 0, fmt.Errorf("order %v: %w", order, err)
-			case problem != "":
-				findings = append(findings, problem)
-			case i == 0:
-				first = state
-			default:
-				if d := difference(first, state); d != "" {
-					findings = append(findings, fmt.Sprintf("the events in the order %v leave another state than in the order %v:\n%s", order, orders(x.s)[0], d))
-				}
-			}
+	runs = x.runs
+	if len(x.msgs) == 1 || x.failed {
+		return runs, nil
+	}
+	var first string
+	all := orders(x.msgs, x.s.OrderByKey)
+	for i, order := range all {
+		o, err := begin(t, setup, report)
+		if err != nil {
+			return 0, err
+		}
+		state, err := o.inOrder(order)
+		runs += o.runs
+		switch {
+		case err != nil:
+			return 0, fmt.Errorf("order %v: %w", order, err)
+		case i == 0:
+			first = state
+		case state != first && state != "":
+			report(fmt.Sprintf("the messages in the order %v leave another state than in the order %v (a time, or a number from a sequence, differs anyway: see Tables):\n%s",
+				order, all[0], difference(first, state)))
 		}
 	}
-	return findings, runs, nil
+	return runs, nil
 }
 
-func begin(t testing.TB, setup func(t testing.TB) Subject) (*exploration, error) {
+func begin(t testing.TB, setup func(t testing.TB) Subject, report func(finding string)) (*exploration, error) {
 	t.Helper()
 	s := setup(t)
 	var errs []error
@@ -127,7 +136,7 @@ func begin(t testing.TB, setup func(t testing.TB) Subject) (*exploration, error)
 	if s.State == nil {
 		errs = append(errs, errors.New("Subject.State is nil"))
 	}
-	if len(s.Events) == 0 {
+	if len(s.Events)+len(s.Messages) == 0 {
 		errs = append(errs, errors.New("Subject.Events is empty"))
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -136,7 +145,20 @@ func begin(t testing.TB, setup func(t testing.TB) Subject) (*exploration, error)
 	if s.Producer == "" {
 		s.Producer = "test"
 	}
-	x := &exploration{ctx: t.Context(), s: s, msgs: Messages(t, s.Producer, s.Events...)}
+	x := &exploration{ctx: t.Context(), s: s, report: report, known: make(map[string]bool)}
+	x.msgs = append(Messages(t, s.Producer, s.Events...), s.Messages...)
+	for i, msg := range x.msgs {
+		name := fmt.Sprintf("message %d (", i)
+		if i < len(s.Events) {
+			name += s.Events[i].Topic
+		} else {
+			name += msg.UUID
+		}
+		if key := msg.Metadata[transport.MetaKey]; key != "" {
+			name += ", key " + key
+		}
+		x.names = append(x.names, name+")")
+	}
 	return x, x.restart()
 }
 
@@ -171,47 +193,19 @@ func (x *exploration) run(msg *message.Message, a *attempt) (before, after strin
 		return "", "", err
 	}
 	x.runs++
-	failed := x.handle(copyOf(observe.Context(x.ctx, &observer{attempt: a}), msg))
+	failed := x.handle(copyOf(observe.Context(msg.Context(), a), msg))
+	a.close()
 	if after, err = x.state(); err != nil {
 		return "", "", err
 	}
-	if failed != nil && !a.ran {
-		return "", "", fmt.Errorf("the message was not handled: %w", failed)
+	switch {
+	case a.ran: // what came of it is in a
+	case failed != nil:
+		return "", "", fmt.Errorf("the handler was not run: %w", failed)
+	case a.parked != "":
+		return "", "", fmt.Errorf("the handler was not run, and the message was %s", a.parked)
 	}
 	return before, after, nil
-}
-
-// message explores the handling of one message.
-func (x *exploration) message(i int) error {
-	m := &messageExploration{exploration: x, msg: x.msgs[i], name: nameOf(i, &x.s.Events[i])}
-	model := &attempt{crash: true}
-	before, after, err := x.run(m.msg, model)
-	if err != nil {
-		return err
-	}
-	if model.returned != nil {
-		m.find("the handler fails: %v", model.returned)
-		return nil
-	}
-	m.model = model
-	for _, n := range model.nested {
-		m.find("the handler commits another transaction, %s: it stays when the handler's own transaction is rolled back", place(model.statements, n+1))
-	}
-	escaped := difference(before, after)
-	if err := m.losses(escaped != ""); err != nil {
-		return err
-	}
-	if escaped != "" && !m.located {
-		m.find("an effect outside of the transaction, %s: the run was rolled back, but has left\n%s", place(model.statements, len(model.statements)+1), escaped)
-	}
-	for range cleanRuns - 1 {
-		a := &attempt{crash: true}
-		if _, _, err := x.run(m.msg, a); err != nil {
-			return err
-		}
-		m.compare(a)
-	}
-	return m.commit()
 }
 
 // messageExploration is what is known of one message.
@@ -224,19 +218,68 @@ type messageExploration struct {
 	changed bool     // a difference between runs was found
 }
 
-func nameOf(i int, e *producer.Event) string {
-	name := fmt.Sprintf("event %d (%s", i, e.Topic)
-	if e.Key != "" {
-		name += ", key " + e.Key
-	}
-	return name + ")"
-}
-
+// find reports a finding, once for all messages.
 func (m *messageExploration) find(format string, args ...any) {
-	m.findings = append(m.findings, m.name+": "+fmt.Sprintf(format, args...))
+	finding := fmt.Sprintf(format, args...)
+	if !m.known[finding] {
+		m.known[finding] = true
+		m.report(m.name + ": " + finding)
+	}
 }
 
-// losses has the connection lost at each statement.
+// message explores the handling of one message.
+func (x *exploration) message(i int) error {
+	m := &messageExploration{exploration: x, msg: x.msgs[i], name: x.names[i], model: &attempt{crash: true}}
+	before, after, err := x.run(m.msg, m.model)
+	if err != nil {
+		return err
+	}
+	if !m.model.ran {
+		return errors.New("the handler was not run: the inbox takes the message for a duplicate")
+	}
+	for _, n := range m.model.nested {
+		m.find("the handler commits another transaction, %s: it stays when the handler's own transaction is rolled back", place(m.model.statements, n+1))
+	}
+	rejected := consumer.Rejected(m.model.returned)
+	if m.model.returned != nil && !rejected {
+		x.failed = true
+		m.find("the handler fails: %v%s", m.model.returned, hint(m.model.returned))
+	}
+	escaped := difference(before, after)
+	if m.model.returned == nil {
+		if err := m.losses(escaped != ""); err != nil {
+			return err
+		}
+	}
+	if escaped != "" && !m.located {
+		m.located = true
+		m.find("an effect outside of the transaction, %s: the run was rolled back, but has left\n%s", m.afterLast(), escaped)
+	}
+	if m.model.returned != nil {
+		return nil
+	}
+	for range cleanRuns - 1 {
+		a := &attempt{crash: true}
+		if _, after, err = x.run(m.msg, a); err != nil {
+			return err
+		}
+		m.compare(a)
+	}
+	if late := difference(before, after); late != "" && !m.located {
+		m.find("an effect outside of the transaction, somewhere in the handler or in what it has started: the runs were rolled back, but have left\n%s", late)
+	}
+	return m.commit()
+}
+
+// afterLast names the place of an effect that no lost statement has shown.
+func (m *messageExploration) afterLast() string {
+	if len(m.model.statements) == 0 || m.model.returned != nil {
+		return "somewhere in the handler"
+	}
+	return place(m.model.statements, len(m.model.statements)+1) + ", or once in a process"
+}
+
+// losses has the connection lost at each statement, and then each statement fail.
 func (m *messageExploration) losses(escapes bool) error {
 	for k := 1; k <= len(m.model.statements); k++ {
 		a := &attempt{lostAt: k}
@@ -252,10 +295,14 @@ func (m *messageExploration) losses(escapes bool) error {
 			}
 			m.find("an effect outside of the transaction, %s: %s\n%s", place(m.model.statements, k), how, d)
 		}
-		if a.ran && a.returned == nil && len(a.statements) >= k {
-			m.find("the handler returns nil although %s has failed: without a transaction that notices, the effect is lost", statement(a.statements, k))
-		}
 		m.compareStatements(a)
+		a = &attempt{failAt: k}
+		if _, _, err := m.run(m.msg, a); err != nil {
+			return err
+		}
+		if a.returned == nil && len(a.statements) >= k && !a.excused {
+			m.find("the handler returns nil although %s has failed: a database that goes on after an error commits without the effect", statement(a.statements, k))
+		}
 	}
 	return nil
 }
@@ -267,19 +314,19 @@ func (m *messageExploration) compare(a *attempt) {
 		m.find("the handler fails in another run: %v", a.returned)
 	}
 	m.compareStatements(a)
-	if m.changed {
-		return
-	}
 	for i := range max(len(a.events), len(m.model.events)) {
+		if m.changed {
+			return
+		}
 		if i >= len(a.events) || i >= len(m.model.events) {
 			m.changed = true
 			m.find("the number of written events differs between runs: %d, and %d", len(m.model.events), len(a.events))
 			return
 		}
-		if d := eventDifference(m.model.events[i].Record.(outbox.Record), a.events[i].Record.(outbox.Record)); d != "" {
+		model := m.model.events[i]
+		if d := eventDifference(model.Record.(outbox.Record), a.events[i].Record.(outbox.Record)); d != "" {
 			m.changed = true
-			m.find("written event %d differs between runs, %s: %s", i, place(m.model.statements, m.model.events[i].After+1), d)
-			return
+			m.find("written event %d differs between runs, %s: %s", i, place(m.model.statements[:model.After], model.After+1), d)
 		}
 	}
 }
@@ -295,8 +342,11 @@ func (m *messageExploration) compareStatements(a *attempt) {
 		}
 		m.changed = true
 		other := "none"
-		if i < len(a.statements) {
+		switch {
+		case i < len(a.statements):
 			other = shorten(a.statements[i], 120)
+		case a.returned != nil:
+			other = fmt.Sprintf("none, since the handler fails: %v%s", a.returned, hint(a.returned))
 		}
 		m.find("%s differs between runs: %s", statement(m.model.statements, i+1), other)
 	}
@@ -337,7 +387,16 @@ func (m *messageExploration) commit() error {
 		return err
 	}
 	m.compare(a)
-	if a.again {
+	switch {
+	case a.returned != nil:
+		m.failed = true
+		m.find("the handler fails when it may commit: %v", a.returned)
+		return nil
+	case !a.committed:
+		m.failed = true
+		m.find("COMMIT fails: %v", a.ended)
+		return nil
+	case a.again:
 		m.find("the handler was run again after the answer to its COMMIT was lost")
 	}
 	for _, copied := range []string{"a copy of the message", "a copy of the message that comes to a new process"} {
@@ -346,7 +405,7 @@ func (m *messageExploration) commit() error {
 		if err != nil {
 			return err
 		}
-		if again.ran && a.returned == nil {
+		if again.ran {
 			m.find("%s has the handler run again", copied)
 		}
 		if d := difference(state, after); d != "" {
@@ -360,120 +419,55 @@ func (m *messageExploration) commit() error {
 	return nil
 }
 
-// inOrder delivers all messages in an order, and returns the state afterwards. A message whose
-// handler fails comes again after the others.
-func (x *exploration) inOrder(order []int) (state, problem string, err error) {
+// inOrder delivers all messages in an order, and returns the state and the events afterwards, or ""
+// if a handler fails for good. A message whose handler fails comes again after the others.
+func (x *exploration) inOrder(order []int) (string, error) {
 	left := slices.Clone(order)
 	var last error
 	for round := 0; len(left) > 0; round++ {
 		if round > len(order) {
-			return "", fmt.Sprintf("the events in the order %v: %s still fails when all others were handled: %v", order, nameOf(left[0], &x.s.Events[left[0]]), last), nil
+			x.report(fmt.Sprintf("the messages in the order %v: %s still fails when all others were handled: %v", order, x.names[left[0]], last))
+			return "", nil
 		}
 		var again []int
 		held := make(map[string]bool)
 		for _, i := range left {
-			if key := x.s.Events[i].Key; x.s.KeepsOrder && held[key] && key != "" {
+			key := x.msgs[i].Metadata[transport.MetaKey]
+			if x.s.OrderByKey && key != "" && held[key] {
 				again = append(again, i)
 				continue
 			}
 			a := &attempt{retry: true}
 			if _, _, err := x.run(x.msgs[i], a); err != nil {
-				return "", "", err
+				return "", err
 			}
-			if a.returned != nil {
-				again, last = append(again, i), a.returned
-				held[x.s.Events[i].Key] = true
+			if a.committed {
+				x.collect(a.events)
+			} else if err := firstOf(a.returned, a.ended); !consumer.Rejected(err) {
+				again, last = append(again, i), err
+				held[key] = true
 			}
 		}
 		left = again
 	}
-	state, err = x.state()
-	return state, "", err
+	state, err := x.state()
+	slices.Sort(x.events)
+	return state + "\n" + strings.Join(x.events, "\n"), err
 }
 
-// orders returns the order of the events, and others.
-func orders(s Subject) [][]int {
-	first := make([]int, len(s.Events))
-	for i := range first {
-		first[i] = i
-	}
-	list := [][]int{first}
-	random := rand.New(rand.NewPCG(1, 2)) // the same orders each time
-	for n := range 10 * maxOrders {
-		order := slices.Clone(first)
-		if n == 0 {
-			slices.Reverse(order)
-		} else {
-			random.Shuffle(len(order), func(i, k int) { order[i], order[k] = order[k], order[i] })
-		}
-		if s.KeepsOrder {
-			keepKeys(order, s.Events)
-		}
-		if !slices.ContainsFunc(list, func(o []int) bool { return slices.Equal(o, order) }) {
-			list = append(list, order)
-		}
-		if len(list) == maxOrders {
-			break
+// firstOf returns the first error that is not nil.
+func firstOf(errs ...error) error {
+	for _, err := range errs {
+		if err != nil {
+			return err
 		}
 	}
-	return list
+	return nil
 }
 
-// keepKeys puts the events of each key in order, in the places that they have together.
-func keepKeys(order []int, events []producer.Event) {
-	places := make(map[string][]int)
-	for at, i := range order {
-		if key := events[i].Key; key != "" {
-			places[key] = append(places[key], at)
-		}
-	}
-	for _, at := range places {
-		sorted := make([]int, len(at))
-		for k, p := range at {
-			sorted[k] = order[p]
-		}
-		slices.Sort(sorted)
-		for k, p := range at {
-			order[p] = sorted[k]
-		}
+func (x *exploration) collect(events []observe.Event) {
+	for _, e := range events {
+		r := e.Record.(outbox.Record)
+		x.events = append(x.events, "event "+summary(r.Topic, r.Key, r.Type, r.Source, r.Version, r.Payload))
 	}
 }
-
-// place names the place before statement k, from 1.
-func place(statements []string, k int) string {
-	switch {
-	case len(statements) == 0:
-		return "in a handler without statements"
-	case k > len(statements):
-		return "after " + statement(statements, len(statements))
-	}
-	return "before " + statement(statements, k)
-}
-
-func statement(statements []string, k int) string {
-	return fmt.Sprintf("statement %d (%s)", k, shorten(statements[k-1], 80))
-}
-
-// difference returns the lines that are in one of two texts only.
-func difference(before, after string) string {
-	count := make(map[string]int)
-	for line := range strings.Lines(after) {
-		count[trim(line)]++
-	}
-	var b strings.Builder
-	for line := range strings.Lines(before) {
-		if count[trim(line)]--; count[trim(line)] < 0 {
-			fmt.Fprintf(&b, "    - %s\n", trim(line))
-		}
-	}
-	for line := range strings.Lines(after) {
-		if count[trim(line)] > 0 {
-			count[trim(line)]--
-			fmt.Fprintf(&b, "    + %s\n", trim(line))
-		}
-	}
-	return strings.TrimRight(b.String(), "\n")
-}
-
-// trim returns a line of JSON without its indentation and its comma.
-func trim(line string) string { return strings.TrimSuffix(strings.TrimSpace(line), ",") }

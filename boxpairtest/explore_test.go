@@ -32,6 +32,7 @@ func newShop(t testing.TB) *shop {
 	t.Helper()
 	db, store := SQLite(t)
 	execute(t, db, `CREATE TABLE shipments (id TEXT PRIMARY KEY)`)
+	execute(t, db, `CREATE TABLE parcels (shipment TEXT REFERENCES shipments)`)
 	execute(t, db, `CREATE TABLE stock (item TEXT PRIMARY KEY, n INTEGER, last TEXT)`)
 	execute(t, db, `INSERT INTO stock VALUES ('book', 100, '')`)
 	return &shop{db: db, store: store, seen: make(map[string]bool)}
@@ -73,6 +74,13 @@ func (s *shop) subject(fn consumer.HandlerFunc[*sql.Tx], events ...producer.Even
 
 func placed(id string) producer.Event {
 	return producer.Event{Topic: "order.placed", Key: id, Source: "order/" + id, Version: 1, Payload: []byte(id)}
+}
+
+// found explores and returns the findings.
+func found(t *testing.T, setup func(t testing.TB) Subject) (findings []string, err error) {
+	t.Helper()
+	_, err = explore(t, setup, func(finding string) { findings = append(findings, finding) })
+	return findings, err
 }
 
 // ship is a handler without faults.
@@ -128,7 +136,7 @@ func TestPlantedFaultsAreFound(t *testing.T) {
 				s.mails = append(s.mails, "shipped "+string(msg.Payload))
 				return nil
 			},
-			want: []string{"effect outside of the transaction, after statement 3 (INSERT INTO"},
+			want: []string{"effect outside of the transaction, after statement 3 (the write of events), or once in a process"},
 		},
 		"a mail about an error": {
 			handle: func(s *shop, ctx context.Context, w *consumer.Work[*sql.Tx], msg *message.Message) error {
@@ -148,7 +156,7 @@ func TestPlantedFaultsAreFound(t *testing.T) {
 				_, err := w.Write(ctx, producer.Event{Topic: "order.shipped", Payload: fmt.Appendf(nil, `{"at": %d, "n": 1}`, time.Now().UnixNano())})
 				return err
 			},
-			want: []string{"written event 0 differs between runs, before statement 2 (INSERT INTO", "Payload.at is "},
+			want: []string{"written event 0 differs between runs, after statement 2 (the write of events)", "Payload.at is "},
 		},
 		"events in the order of a map": {
 			handle: func(_ *shop, _ context.Context, w *consumer.Work[*sql.Tx], _ *message.Message) error {
@@ -174,6 +182,63 @@ func TestPlantedFaultsAreFound(t *testing.T) {
 				return nil
 			},
 			want: []string{"returns nil although statement 1 (INSERT INTO shipments VALUES (?)) has failed"},
+		},
+		"an error that is ignored between others": {
+			handle: func(_ *shop, ctx context.Context, w *consumer.Work[*sql.Tx], msg *message.Message) error {
+				_, _ = w.DB().ExecContext(ctx, `INSERT INTO shipments VALUES (?)`, string(msg.Payload))
+				_, err := w.DB().ExecContext(ctx, `UPDATE stock SET n = n - 1`)
+				return err
+			},
+			want: []string{"returns nil although statement 1 (INSERT INTO shipments VALUES (?)) has failed"},
+		},
+		"an effect before a panic": {
+			handle: func(s *shop, _ context.Context, _ *consumer.Work[*sql.Tx], msg *message.Message) error {
+				s.mails = append(s.mails, "shipped")
+				panic("boom " + string(msg.Payload))
+			},
+			want: []string{"the handler fails: handler panicked: boom o-1", "the handler fails: handler panicked: boom o-2", "an effect outside of the transaction, somewhere in the handler", `+ "shipped"`},
+		},
+		"an effect of a rejected message": {
+			handle: func(s *shop, _ context.Context, _ *consumer.Work[*sql.Tx], _ *message.Message) error {
+				s.mails = append(s.mails, "rejected")
+				return consumer.Reject(errors.New("no such item"))
+			},
+			want: []string{"an effect outside of the transaction, somewhere in the handler", `+ "rejected"`},
+		},
+		"a COMMIT that fails": {
+			handle: func(_ *shop, ctx context.Context, w *consumer.Work[*sql.Tx], msg *message.Message) error {
+				if _, err := w.DB().ExecContext(ctx, `PRAGMA defer_foreign_keys = ON`); err != nil {
+					return err
+				}
+				_, err := w.DB().ExecContext(ctx, `INSERT INTO parcels VALUES (?)`, string(msg.Payload))
+				return err
+			},
+			want: []string{"COMMIT fails: ", "FOREIGN KEY"},
+		},
+		"the database in place of the transaction": {
+			handle: func(s *shop, ctx context.Context, _ *consumer.Work[*sql.Tx], msg *message.Message) error {
+				_, err := s.db.ExecContext(ctx, `INSERT INTO shipments VALUES (?)`, string(msg.Payload))
+				return err
+			},
+			want: []string{"the handler fails: ", "in place of w.DB()"},
+		},
+		"the first to come gets it": {
+			handle: func(_ *shop, ctx context.Context, w *consumer.Work[*sql.Tx], msg *message.Message) error {
+				_, err := w.DB().ExecContext(ctx, `UPDATE stock SET last = last || ?`, string(msg.Payload))
+				return err
+			},
+			want: []string{"the messages in the order [1 0] leave another state"},
+		},
+		"an event of the first to come": {
+			handle: func(_ *shop, ctx context.Context, w *consumer.Work[*sql.Tx], msg *message.Message) error {
+				var n int
+				if err := w.DB().QueryRowContext(ctx, `UPDATE stock SET n = n - 1 RETURNING n`).Scan(&n); err != nil || n != 99 {
+					return err
+				}
+				_, err := w.Write(ctx, producer.Event{Topic: "winner", Payload: msg.Payload})
+				return err
+			},
+			want: []string{"the messages in the order [1 0] leave another state", "+ event winner payload o-2"},
 		},
 		"a memory that outlasts a rollback": {
 			handle: func(s *shop, ctx context.Context, w *consumer.Work[*sql.Tx], msg *message.Message) error {
@@ -203,18 +268,18 @@ func TestPlantedFaultsAreFound(t *testing.T) {
 				_, err := w.DB().ExecContext(ctx, `UPDATE stock SET last = ?`, string(msg.Payload))
 				return err
 			},
-			want: []string{"the events in the order [1 0] leave another state than in the order [0 1]", "last=o-2", "last=o-1"},
+			want: []string{"the messages in the order [1 0] leave another state than in the order [0 1]", "last=o-2", "last=o-1"},
 		},
 		"a failure": {
 			handle: func(*shop, context.Context, *consumer.Work[*sql.Tx], *message.Message) error {
 				return errors.New("no stock")
 			},
-			want: []string{"event 0 (order.placed, key o-1): the handler fails: no stock", "still fails when all others were handled: no stock"},
+			want: []string{"message 0 (order.placed, key o-1): the handler fails: no stock"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			findings, _, err := explore(t, func(t testing.TB) Subject {
+			findings, err := found(t, func(t testing.TB) Subject {
 				s := newShop(t)
 				subject := s.subject(func(ctx context.Context, w *consumer.Work[*sql.Tx], msg *message.Message) error {
 					return c.handle(s, ctx, w, msg)
@@ -246,7 +311,7 @@ func TestPlantedFaultsAreFound(t *testing.T) {
 
 func TestTransactionOfAHandlersOwnIsFound(t *testing.T) {
 	t.Parallel()
-	findings, _, err := explore(t, func(t testing.TB) Subject {
+	findings, err := found(t, func(t testing.TB) Subject {
 		s := newShop(t)
 		_, store := SQLite(t)
 		audit, err := producer.New(store, producer.Config{Name: "audit"})
@@ -282,7 +347,7 @@ func TestOrderOfAKeyIsKeptOnRequest(t *testing.T) {
 			_, err := w.DB().ExecContext(ctx, `UPDATE stock SET last = ?`, string(msg.Payload))
 			return err
 		}, first, second)
-		subject.KeepsOrder = true
+		subject.OrderByKey = true
 		return subject
 	})
 }
@@ -306,9 +371,103 @@ func TestMessageThatNeedsAnotherComesAgainAfterIt(t *testing.T) {
 	})
 }
 
+func TestErrorOfAnOptionalEffectMayBeHandled(t *testing.T) {
+	t.Parallel()
+	Explore(t, func(t testing.TB) Subject {
+		s := newShop(t)
+		return s.subject(func(ctx context.Context, w *consumer.Work[*sql.Tx], msg *message.Message) error {
+			if err := s.ship(ctx, w, msg); err != nil {
+				return err
+			}
+			_ = w.Savepoint(ctx, func(ctx context.Context, w *consumer.Work[*sql.Tx]) error {
+				_, err := w.DB().ExecContext(ctx, `UPDATE stock SET n = n - 1`)
+				return err
+			})
+			return nil
+		}, placed("o-1"), placed("o-2"))
+	})
+}
+
+func TestRejectedMessageMustChangeNothing(t *testing.T) {
+	t.Parallel()
+	handle := func(s *shop) consumer.HandlerFunc[*sql.Tx] {
+		return func(ctx context.Context, w *consumer.Work[*sql.Tx], msg *message.Message) error {
+			if string(msg.Payload) == "bad" {
+				return consumer.Reject(errors.New("no order"))
+			}
+			return s.ship(ctx, w, msg)
+		}
+	}
+	Explore(t, func(t testing.TB) Subject {
+		s := newShop(t)
+		return s.subject(handle(s), placed("o-1"), placed("bad"), placed("o-2"))
+	})
+	s := newShop(t)
+	start, err := s.subject(handle(s)).Start()
+	ok(t, err)
+	RequireRejected(t, start, Messages(t, "shop", placed("bad"))[0])
+}
+
+func TestMessageOfAnotherProgramIsExplored(t *testing.T) {
+	t.Parallel()
+	foreign := message.NewMessage("6f2c1a1e-1f7e-5d0b-9d7e-3f0f5c1d2e3a", []byte("o-1"))
+	seen := 0
+	type tenant struct{}
+	foreign.SetContext(context.WithValue(t.Context(), tenant{}, "acme"))
+	Explore(t, func(t testing.TB) Subject {
+		s := newShop(t)
+		subject := s.subject(func(ctx context.Context, w *consumer.Work[*sql.Tx], msg *message.Message) error {
+			if msg.Context().Value(tenant{}) == "acme" {
+				seen++
+			}
+			return s.ship(ctx, w, msg)
+		})
+		subject.Messages = []*message.Message{foreign}
+		return subject
+	})
+	if seen == 0 {
+		t.Error("the context of the message was lost")
+	}
+}
+
+// TestMiddlewareThatRepeatsFindsADeadProcess after a crash.
+func TestMiddlewareThatRepeatsFindsADeadProcess(t *testing.T) {
+	t.Parallel()
+	Explore(t, func(t testing.TB) Subject {
+		s := newShop(t)
+		subject := s.subject(s.ship, placed("o-1"), placed("o-2"))
+		start := subject.Start
+		subject.Start = func() (message.NoPublishHandlerFunc, error) {
+			next, err := start()
+			return func(msg *message.Message) (err error) {
+				for range 3 {
+					if err = next(msg); err == nil {
+						return nil
+					}
+				}
+				return err
+			}, err
+		}
+		return subject
+	})
+}
+
+func TestHandlerThatIsNotRunIsNoSuccess(t *testing.T) {
+	t.Parallel()
+	_, err := found(t, func(t testing.TB) Subject {
+		s := newShop(t)
+		subject := s.subject(s.ship)
+		subject.Messages = []*message.Message{message.NewMessage("no dispatch ID", []byte("o-1"))}
+		return subject
+	})
+	if err == nil || !strings.Contains(err.Error(), "set aside as dead") {
+		t.Errorf("it says %v", err)
+	}
+}
+
 func TestSubjectThatLacksSomethingIsRefused(t *testing.T) {
 	t.Parallel()
-	_, _, err := explore(t, func(testing.TB) Subject { return Subject{} })
+	_, err := found(t, func(testing.TB) Subject { return Subject{} })
 	for _, want := range []string{"Subject.Start is nil", "Subject.State is nil", "Subject.Events is empty"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %s", err, want)

@@ -2,6 +2,7 @@ package boxpairtest
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	"github.com/boxpair/boxpair/internal/observe"
@@ -10,13 +11,16 @@ import (
 
 // Recorder records the events that are written with its context: in transactions of Transact and of
 // handlers once they are committed, and in a transaction of the caller (Outbox.Tx, Outbox.WithTx) as
-// soon as they are written. The zero value is ready for use. A Recorder is safe for concurrent use.
+// soon as they are written. An event that the outbox has already is not recorded, unless it was
+// queued. Messages that a handler gets in a group of several are not recorded. The zero value is
+// ready for use. A Recorder is safe for concurrent use.
 type Recorder struct {
 	uncommitted bool // events of transactions that are rolled back are recorded, too
 
 	mu     sync.Mutex
 	events []outbox.Record
-	failed error // what the last handler returned
+	failed error  // what the last handler returned
+	parked string // why the last message was set aside
 }
 
 // Context returns ctx with r as the recorder: pass it to the code under test. In an HTTP test it is
@@ -29,7 +33,7 @@ func (r *Recorder) Context(ctx context.Context) context.Context {
 func (r *Recorder) Events() []outbox.Record {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return append([]outbox.Record(nil), r.events...)
+	return slices.Clone(r.events)
 }
 
 // Reset forgets the recorded events.
@@ -39,19 +43,18 @@ func (r *Recorder) Reset() {
 	r.events = nil
 }
 
-func (r *Recorder) add(events []observe.Event) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, e := range events {
-		r.events = append(r.events, e.Record.(outbox.Record))
-	}
-}
-
 // recording is a Recorder as an observer of transactions.
 type recording Recorder
 
 // Begin implements [observe.Observer].
-func (r *recording) Begin() observe.Watch { return (*recordedTransaction)(r) }
+func (r *recording) Begin() (observe.Watch, error) { return (*recordedTransaction)(r), nil }
+
+// Parked implements [observe.Observer].
+func (r *recording) Parked(state, lastError string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.parked = "set aside as " + state + ": " + lastError
+}
 
 type recordedTransaction Recorder
 
@@ -68,8 +71,13 @@ func (r *recordedTransaction) Returned(err error) error {
 
 // Ended implements [observe.Watch].
 func (r *recordedTransaction) Ended(events []observe.Event, err error) error {
-	if err == nil || r.uncommitted {
-		(*Recorder)(r).add(events)
+	if err != nil && !r.uncommitted {
+		return err
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, e := range events {
+		r.events = append(r.events, e.Record.(outbox.Record))
 	}
 	return err
 }

@@ -6,19 +6,25 @@ import (
 	"errors"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/boxpair/boxpair/producer"
 	"github.com/boxpair/boxpair/store/sqlite"
 )
 
+// busyTimeout is how long code that writes through the database waits, while a handler holds the
+// lock: until the end of its handler, which waits for the code.
+const busyTimeout = time.Second
+
 // SQLite returns a new database with the library's tables, and a store in it. The database is a file
-// that lasts as long as the test.
+// that lasts as long as the test. A writer that finds it locked gives up after a second.
 func SQLite(t testing.TB) (*sql.DB, *sqlite.Store) {
 	t.Helper()
-	db, err := sqlite.Open(filepath.Join(t.TempDir(), "test.db"))
+	connector, err := sqlite.NewConnector(filepath.Join(t.TempDir(), "test.db"), sqlite.ConnectorConfig{BusyTimeout: busyTimeout})
 	if err != nil {
 		t.Fatalf("boxpairtest: %v", err)
 	}
+	db := sql.OpenDB(connector)
 	t.Cleanup(func() { _ = db.Close() })
 	if _, err := sqlite.Migrate(t.Context(), db, sqlite.Config{}); err != nil {
 		t.Fatalf("boxpairtest: %v", err)
@@ -33,14 +39,16 @@ func SQLite(t testing.TB) (*sql.DB, *sqlite.Store) {
 var errRollback = errors.New("the test ends here")
 
 // Rollback runs fn in a transaction of outbox that is rolled back, so that tests can share a
-// database. fn uses the writer, or the context, which is within the transaction for publishers. It
-// returns the events that fn has written: a Recorder does not know them, since they are not
-// committed. An error of fn fails the test.
+// database. fn uses the writer, or the context, which is within the transaction for publishers; code
+// that calls Transact itself commits, and has no place in fn. Rollback returns the events that fn
+// has written: a Recorder does not know them, since they are not committed. An error of fn fails the
+// test.
 func Rollback[TX any](t testing.TB, outbox *producer.Outbox[TX], fn func(ctx context.Context, w *producer.Writer[TX]) error) *Recorder {
 	t.Helper()
 	r := &Recorder{uncommitted: true}
 	var failed error
 	err := outbox.Transact(r.Context(t.Context()), func(ctx context.Context, w *producer.Writer[TX]) error {
+		r.Reset() // of an attempt that met a conflict
 		if failed = fn(ctx, w); failed != nil {
 			return failed
 		}

@@ -18,23 +18,31 @@ const (
 // PostgreSQL (stdlib.OpenDBFromPool makes a sql.DB of a pgx pool), MySQL or MariaDB. The tables of
 // the library under their default names are left out, as are the tables ("visits") and columns
 // ("created_at", "visits.id") in except: a time, or a number from a sequence, differs from run to
-// run.
+// run. A name that is not there is an error.
 func Tables(db *sql.DB, except ...string) func(ctx context.Context) (any, error) {
 	return func(ctx context.Context) (any, error) {
 		names, quote, err := tables(ctx, db)
 		if err != nil {
 			return nil, fmt.Errorf("list tables: %w", err)
 		}
-		state := make(map[string][]string)
+		state, used := []string{}, make(map[string]bool)
+		for _, n := range names {
+			used[n.table] = true
+		}
 		for _, n := range names {
 			if n.schema == "boxpair" || strings.HasPrefix(n.table, "boxpair_") || slices.Contains(except, n.table) {
 				continue
 			}
-			rows, err := rowsOf(ctx, db, n, quote, except)
+			rows, err := rowsOf(ctx, db, n, quote, except, used)
 			if err != nil {
 				return nil, fmt.Errorf("read table %s: %w", n.table, err)
 			}
-			state[n.table] = rows
+			state = append(state, rows...)
+		}
+		for _, name := range except {
+			if !used[name] {
+				return nil, fmt.Errorf("there is no table or column %q to leave out", name)
+			}
 		}
 		return state, nil
 	}
@@ -74,8 +82,9 @@ func tables(ctx context.Context, db *sql.DB) (names []tableName, quote string, e
 	return names, quote, rows.Err()
 }
 
-// rowsOf reads the rows of a table as text, in the order of their text.
-func rowsOf(ctx context.Context, db *sql.DB, table tableName, quote string, except []string) (list []string, err error) {
+// rowsOf reads the rows of a table as text, in the order of their text. It notes the names that it
+// has seen in used.
+func rowsOf(ctx context.Context, db *sql.DB, table tableName, quote string, except []string, used map[string]bool) (list []string, err error) {
 	rows, err := db.QueryContext(ctx, `SELECT * FROM `+table.quoted(quote)) //nolint:gosec // a quoted name from the catalog
 	if err != nil {
 		return nil, err
@@ -84,6 +93,9 @@ func rowsOf(ctx context.Context, db *sql.DB, table tableName, quote string, exce
 	columns, err := rows.Columns()
 	if err != nil {
 		return nil, err
+	}
+	for _, name := range columns {
+		used[name], used[table.table+"."+name] = true, true
 	}
 	values, places := make([]any, len(columns)), make([]any, len(columns))
 	for i := range values {
@@ -103,7 +115,7 @@ func rowsOf(ctx context.Context, db *sql.DB, table tableName, quote string, exce
 			}
 			fields = append(fields, fmt.Sprintf("%s=%v", name, values[i]))
 		}
-		list = append(list, strings.Join(fields, " "))
+		list = append(list, table.table+": "+strings.Join(fields, " "))
 	}
 	slices.Sort(list)
 	return list, rows.Err()

@@ -28,12 +28,11 @@ func RequireWritten(t testing.TB, r *Recorder, want ...producer.Event) {
 
 // compare returns what differs between the written and the wanted events.
 func compare(written []outbox.Record, want []producer.Event) (problems []string) {
-	match := make([]int, len(want)) // the written event of each wanted one, or -1
+	match := assign(len(want), len(written), func(i, k int) bool { return len(differences(&written[k], &want[i])) == 0 })
 	taken := make([]bool, len(written))
-	for i := range want {
-		match[i] = slices.IndexFunc(indexes(taken), func(k int) bool { return !taken[k] && len(differences(&written[k], &want[i])) == 0 })
-		if match[i] >= 0 {
-			taken[match[i]] = true
+	for _, k := range match {
+		if k >= 0 {
+			taken[k] = true
 		}
 	}
 	for i := range want {
@@ -70,12 +69,35 @@ func compare(written []outbox.Record, want []producer.Event) (problems []string)
 	return problems
 }
 
-func indexes(of []bool) []int {
-	list := make([]int, len(of))
-	for i := range list {
-		list[i] = i
+// assign gives as many of n as possible one of m that fits, each to one, and returns them, or -1 for
+// none: Kuhn's algorithm for a matching in a bipartite graph.
+func assign(n, m int, fits func(i, k int) bool) []int {
+	owner := make([]int, m)
+	for k := range owner {
+		owner[k] = -1
 	}
-	return list
+	var place func(i int, seen []bool) bool
+	place = func(i int, seen []bool) bool {
+		for k := range m {
+			if seen[k] || !fits(i, k) {
+				continue
+			}
+			seen[k] = true
+			if owner[k] < 0 || place(owner[k], seen) {
+				owner[k] = i
+				return true
+			}
+		}
+		return false
+	}
+	for i := range n {
+		place(i, make([]bool, m))
+	}
+	match := make([]int, n)
+	for i := range match {
+		match[i] = slices.Index(owner, i)
+	}
+	return match
 }
 
 // closest returns the event of the same topic that has the fewest differences, or -1.

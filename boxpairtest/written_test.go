@@ -98,7 +98,7 @@ func TestRolledBackTestLeavesNothing(t *testing.T) {
 	}
 	state, err := Tables(db)(t.Context())
 	ok(t, err)
-	if rows := state.(map[string][]string)["orders"]; len(rows) != 0 {
+	if rows := state.([]string); len(rows) != 0 {
 		t.Errorf("orders: %q", rows)
 	}
 }
@@ -129,9 +129,10 @@ func TestDifferencesAreNamed(t *testing.T) {
 		want    []producer.Event
 		say     []string
 	}{
-		"equal":                     {[]producer.Event{event, keyed}, []producer.Event{event, keyed}, nil},
-		"other keys in any order":   {[]producer.Event{placed("1"), placed("2")}, []producer.Event{placed("2"), placed("1")}, nil},
-		"fields that are not named": {[]producer.Event{event}, []producer.Event{{Topic: "order.placed"}}, nil},
+		"equal":                          {[]producer.Event{event, keyed}, []producer.Event{event, keyed}, nil},
+		"other keys in any order":        {[]producer.Event{placed("1"), placed("2")}, []producer.Event{placed("2"), placed("1")}, nil},
+		"the general before the special": {[]producer.Event{placed("1"), placed("2")}, []producer.Event{{Topic: "order.placed"}, {Topic: "order.placed", Key: "1"}}, nil},
+		"fields that are not named":      {[]producer.Event{event}, []producer.Event{{Topic: "order.placed"}}, nil},
 		"JSON in another form": {
 			[]producer.Event{event},
 			[]producer.Event{{Topic: "order.placed", Payload: []byte(`{"n":1,"item":"tea","old":true,"at":{"shelf":[1,2]}}`)}}, nil,
@@ -187,8 +188,66 @@ func TestMessageIsDeliveredTwiceAndAfterACrash(t *testing.T) {
 	RequireWritten(t, Deliver(t, handle, msgs[1], msgs[0]))
 	state, err := Tables(s.db)(t.Context())
 	ok(t, err)
-	if rows := state.(map[string][]string)["shipments"]; !slices.Equal(rows, []string{"id=1", "id=2"}) {
+	if rows := state.([]string); !slices.Equal(rows, []string{"shipments: id=1", "shipments: id=2", "stock: item=book n=98 last="}) {
 		t.Errorf("shipments: %q", rows)
+	}
+}
+
+func TestWhatIsWrittenTwiceIsRecordedOnce(t *testing.T) {
+	t.Parallel()
+	_, outbox := newOutbox(t)
+	ok(t, transact(t.Context(), outbox, nil, placed("1")))
+	var r Recorder
+	ok(t, transact(r.Context(t.Context()), outbox, nil, placed("1")))
+	RequireWritten(t, &r)
+}
+
+func TestRecorderKeepsCopies(t *testing.T) {
+	t.Parallel()
+	_, outbox := newOutbox(t)
+	var r Recorder
+	e := placed("1")
+	ok(t, transact(r.Context(t.Context()), outbox, nil, e))
+	e.Payload[0] = '2'
+	RequireWritten(t, &r, placed("1"))
+}
+
+// TestWriterOfTheHandlersTransactionIsRecordedWithIt and not by itself.
+func TestWriterOfTheHandlersTransactionIsRecordedWithIt(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	outbox, err := producer.New(s.store, producer.Config{Name: "warehouse", Logger: quiet})
+	ok(t, err)
+	inbox, err := consumer.New(s.store, consumer.Config{Service: "warehouse", Logger: quiet})
+	ok(t, err)
+	failures := 2
+	h, err := inbox.Handle("ship", func(ctx context.Context, w *consumer.Work[*sql.Tx], _ *message.Message) error {
+		if _, err := outbox.Tx(w.DB()).Write(ctx, producer.Event{Topic: "order.shipped", Source: "s", Version: 1}); err != nil {
+			return err
+		}
+		if failures--; failures >= 0 {
+			return errors.New("again")
+		}
+		return nil
+	}, consumer.HandlerConfig{})
+	ok(t, err)
+	var r Recorder
+	msg := Messages(t, "shop", placed("1"))[0]
+	msg.SetContext(r.Context(t.Context()))
+	ok(t, h.Consume(msg))
+	RequireWritten(t, &r, producer.Event{Topic: "order.shipped"})
+}
+
+func TestNameThatIsNotThereCannotBeLeftOut(t *testing.T) {
+	t.Parallel()
+	s := newShop(t)
+	state, err := Tables(s.db, "shipments", "n", "stock.last")(t.Context())
+	ok(t, err)
+	if rows := state.([]string); !slices.Equal(rows, []string{"stock: item=book"}) {
+		t.Errorf("rows: %q", rows)
+	}
+	if _, err := Tables(s.db, "stok")(t.Context()); err == nil || !strings.Contains(err.Error(), `"stok"`) {
+		t.Errorf("it says %v", err)
 	}
 }
 
@@ -253,9 +312,31 @@ func TestWhatIsWrongFailsTheTest(t *testing.T) {
 		"an event that is missing":        func(t testing.TB) { RequireWritten(t, &Recorder{}, placed("1")) },
 		"a handler that fails":            func(t testing.TB) { Deliver(t, handle, msgs[0]) },
 		"a handler that fails at a crash": func(t testing.TB) { Crash(t, handle, BeforeCommit, msgs[1]) },
-		"a duplicate that shall crash":    func(t testing.TB) { Crash(t, handleAll, AfterCommit, known) },
-		"an invalid event":                func(t testing.TB) { Messages(t, "shop", producer.Event{}) },
-		"a producer without a name":       func(t testing.TB) { Messages(t, "", placed("1")) },
+		"a handler that panics": func(t testing.TB) {
+			handle, err := s.subject(func(context.Context, *consumer.Work[*sql.Tx], *message.Message) error { panic("boom") }).Start()
+			ok(t, err)
+			Deliver(t, handle, Messages(t, "shop", placed("5"))[0])
+		},
+		"a message that is set aside": func(t testing.TB) {
+			altered := placed("4")
+			altered.Payload = []byte("another")
+			Deliver(t, handleAll, Messages(t, "shop", altered)[0])
+		},
+		"a message that is not rejected": func(t testing.TB) { RequireRejected(t, handleAll, Messages(t, "shop", placed("6"))[0]) },
+		"a COMMIT that fails": func(t testing.TB) {
+			handle, err := s.subject(func(ctx context.Context, w *consumer.Work[*sql.Tx], _ *message.Message) error {
+				_, err := w.DB().ExecContext(ctx, `PRAGMA defer_foreign_keys = ON`)
+				if err == nil {
+					_, err = w.DB().ExecContext(ctx, `INSERT INTO parcels VALUES ('none')`)
+				}
+				return err
+			}).Start()
+			ok(t, err)
+			Crash(t, handle, AfterCommit, Messages(t, "shop", placed("7"))[0])
+		},
+		"a duplicate that shall crash": func(t testing.TB) { Crash(t, handleAll, AfterCommit, known) },
+		"an invalid event":             func(t testing.TB) { Messages(t, "shop", producer.Event{}) },
+		"a producer without a name":    func(t testing.TB) { Messages(t, "", placed("1")) },
 		"an error in a transaction": func(t testing.TB) {
 			Rollback(t, outbox, func(context.Context, *producer.Writer[*sql.Tx]) error { return no })
 		},

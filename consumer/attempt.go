@@ -33,7 +33,10 @@ type claimedFunc[TX any] func(ctx context.Context, tx TX, in *incoming) error
 func (h *Handler[TX]) try(ctx context.Context, optimistic bool, apply func(context.Context, claimedFunc[TX]) (inbox.Verdict, error)) attempt {
 	ctx, cancel := h.operation(ctx)
 	defer cancel()
-	ctx, seen := observe.Begin(ctx)
+	ctx, seen, err := observe.Begin(ctx)
+	if err != nil {
+		return attempt{err: err, notBegun: true}
+	}
 	var a attempt
 	a.err = runIsolated(func() (err error) {
 		a.verdict, err = apply(ctx, func(ctx context.Context, tx TX, in *incoming) error {
@@ -78,7 +81,7 @@ func (h *Handler[TX]) call(w *Work[TX]) (err error) {
 	ctx := w.msg.Context()
 	defer func() {
 		if v := recover(); v != nil {
-			err = newPanic(v)
+			err = observe.From(ctx).Returned(newPanic(v))
 		}
 	}()
 	if err := fault.Hit(ctx, fault.BeforeHandler); err != nil {

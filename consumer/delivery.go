@@ -8,6 +8,7 @@ import (
 	"github.com/boxpair/boxpair/consumer/internal/field"
 	"github.com/boxpair/boxpair/dedupe"
 	"github.com/boxpair/boxpair/internal/fault"
+	"github.com/boxpair/boxpair/internal/observe"
 	"github.com/boxpair/boxpair/internal/pace"
 	"github.com/boxpair/boxpair/store/inbox"
 )
@@ -231,6 +232,7 @@ func (h *Handler[TX]) park(ctx context.Context, d *delivery, p inbox.Parking) er
 		}
 		if err == nil {
 			h.parked(ctx, d, p, verdict == inbox.Duplicate && !unsure)
+			observe.Parked(ctx, string(p.State), p.LastError)
 			return nil
 		}
 		unsure = unsure || h.inbox.store.Classify(err) == inbox.CommitUnknown

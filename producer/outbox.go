@@ -205,7 +205,10 @@ func (o *Outbox[TX]) transactOnce(ctx context.Context, fn func(ctx context.Conte
 	if err := fault.Hit(ctx, fault.BeforeBegin); err != nil {
 		return wakeup.Wakeup{}, err
 	}
-	ctx, seen := observe.Begin(ctx)
+	ctx, seen, err := observe.Begin(ctx)
+	if err != nil {
+		return wakeup.Wakeup{}, err
+	}
 	var late []outbox.Record
 	err = o.store.Transact(ctx, func(ctx context.Context, tx TX) error {
 		w := o.newWriter(tx)

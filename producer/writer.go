@@ -1,9 +1,11 @@
 package producer
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -66,11 +68,6 @@ func (w *Writer[TX]) Write(ctx context.Context, events ...Event) ([]Written, err
 		return nil, err
 	}
 	known, err := w.append(ctx, records)
-	if !w.flushes { // the end of the caller's transaction is not seen
-		_, t := observe.Begin(ctx)
-		w.observed(t, records)
-		err = t.Ended(err)
-	}
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +75,7 @@ func (w *Writer[TX]) Write(ctx context.Context, events ...Event) ([]Written, err
 	for i := range records {
 		written[i] = Written{ID: records[i].ID, Known: known[i]}
 	}
-	return written, nil
+	return written, w.observe(ctx, records, known)
 }
 
 // Queue queues events to be written just before the commit, or together with the commit by a
@@ -98,6 +95,7 @@ func (w *Writer[TX]) Queue(events ...Event) ([]uuid.UUID, error) {
 		return nil, err
 	}
 	*w.queued = append(*w.queued, records...)
+	observed(w.seen, records, nil)
 	ids := make([]uuid.UUID, len(records))
 	for i := range records {
 		ids[i] = records[i].ID
@@ -206,17 +204,39 @@ func (w *Writer[TX]) records(events []Event) ([]outbox.Record, error) {
 		}
 		records[i] = record
 	}
-	w.observed(w.seen, records)
 	return records, nil
 }
 
-// observed tells a test of the records of a transaction.
-func (w *Writer[TX]) observed(t *observe.Transaction, records []outbox.Record) {
-	if t == nil {
+// observe tells a test of the records that were written, except for those that were known. Nobody
+// sees the end of a transaction of the caller: it counts as ended.
+func (w *Writer[TX]) observe(ctx context.Context, records []outbox.Record, known []bool) error {
+	seen := w.seen
+	if seen != nil || w.flushes {
+		observed(seen, records, known)
+		return nil
+	}
+	if seen = observe.From(ctx); seen != nil { // in a handler, whose transaction it may be
+		observed(seen, records, known)
+		return nil
+	}
+	_, seen, err := observe.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	observed(seen, records, known)
+	return seen.Ended(nil)
+}
+
+// observed notes copies of records: the caller may use the payloads again.
+func observed(seen *observe.Transaction, records []outbox.Record, known []bool) {
+	if seen == nil {
 		return
 	}
-	for i := range records {
-		t.Wrote(records[i])
+	for i, r := range records {
+		if known == nil || !known[i] {
+			r.Payload, r.Headers = bytes.Clone(r.Payload), maps.Clone(r.Headers)
+			seen.Wrote(r)
+		}
 	}
 }
 

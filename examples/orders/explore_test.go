@@ -86,6 +86,6 @@ func subjectOf(db database[*sql.Tx], sub subscription, events []producer.Event) 
 			// Numbers of a sequence follow the order of arrival.
 			return boxpairtest.Tables(db.(*onSQLite).db, "effects.id")(ctx)
 		},
-		KeepsOrder: true,
+		OrderByKey: true,
 	}
 }

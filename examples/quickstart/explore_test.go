@@ -1,6 +1,7 @@
 package main
 
 import (
+	"log/slog"
 	"strings"
 	"testing"
 
@@ -11,6 +12,8 @@ import (
 	"github.com/boxpair/boxpair/middleware"
 	"github.com/boxpair/boxpair/producer"
 )
+
+var quiet = slog.New(slog.DiscardHandler)
 
 // orders are the events that the handlers get.
 var orders = []producer.Event{
@@ -26,7 +29,7 @@ func TestOrderIsShippedOnceWhereverItsProcessCrashes(t *testing.T) {
 			t.Fatal(err)
 		}
 		start := func() (message.NoPublishHandlerFunc, error) {
-			inbox, err := consumer.New(store, consumer.Config{Service: "warehouse"})
+			inbox, err := consumer.New(store, consumer.Config{Service: "warehouse", Logger: quiet})
 			if err != nil {
 				return nil, err
 			}
@@ -48,7 +51,7 @@ func TestOrderIsBilledOnceWhereverItsProcessCrashes(t *testing.T) {
 			t.Fatal(err)
 		}
 		start := func() (message.NoPublishHandlerFunc, error) {
-			inbox, err := consumer.New(store, consumer.Config{Service: "warehouse"})
+			inbox, err := consumer.New(store, consumer.Config{Service: "warehouse", Logger: quiet})
 			if err != nil {
 				return nil, err
 			}
@@ -93,7 +96,7 @@ func TestOrdersAreShippedInAnyOrderAndAfterACrash(t *testing.T) {
 		t.Fatal(err)
 	}
 	start := func() message.NoPublishHandlerFunc {
-		inbox, err := consumer.New(store, consumer.Config{Service: "warehouse"})
+		inbox, err := consumer.New(store, consumer.Config{Service: "warehouse", Logger: quiet})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -13,9 +13,14 @@ var (
 	errEnded     = errors.New("ended")
 )
 
-type observer struct{ ended []Event }
+type observer struct {
+	dead   error
+	parked string
+	ended  []Event
+}
 
-func (o *observer) Begin() Watch           { return o }
+func (o *observer) Begin() (Watch, error)  { return o, o.dead }
+func (o *observer) Parked(state, _ string) { o.parked = state }
 func (o *observer) Statement(string) error { return errStatement }
 func (o *observer) Returned(error) error   { return errReturned }
 func (o *observer) Ended(events []Event, _ error) error {
@@ -24,8 +29,8 @@ func (o *observer) Ended(events []Event, _ error) error {
 }
 
 func TestTransactionWithoutAnObserverIsNotWatched(t *testing.T) {
-	ctx, seen := Begin(t.Context())
-	if ctx != t.Context() || seen != nil || From(ctx) != nil {
+	ctx, seen, err := Begin(t.Context())
+	if ctx != t.Context() || seen != nil || err != nil || From(ctx) != nil || Take(ctx) != nil {
 		t.Error("it is watched")
 	}
 	seen.Wrote("event")
@@ -40,7 +45,7 @@ func TestTransactionWithoutAnObserverIsNotWatched(t *testing.T) {
 		t.Error(err)
 	}
 	ctx = context.WithValue(t.Context(), transactionKey{}, nil)
-	if n := testing.AllocsPerRun(100, func() { Begin(ctx) }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { _, _, _ = Begin(ctx) }); n != 0 {
 		t.Errorf("%v allocations", n)
 	}
 }
@@ -48,9 +53,12 @@ func TestTransactionWithoutAnObserverIsNotWatched(t *testing.T) {
 func TestObserverDecidesAndLearnsOfTheEventsThatWereNotUndone(t *testing.T) {
 	t.Parallel()
 	o := &observer{}
-	ctx, seen := Begin(Context(t.Context(), o))
-	if From(ctx) != seen {
-		t.Error("the context is not in the transaction")
+	ctx, seen, err := Begin(Context(t.Context(), o))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if From(ctx) != seen || Take(ctx) != seen || Take(ctx) != nil {
+		t.Error("the context is not in the transaction, or a second store has taken it")
 	}
 	if err := seen.Statement(""); err != nil {
 		t.Errorf("a statement without text: %v", err)
@@ -71,5 +79,15 @@ func TestObserverDecidesAndLearnsOfTheEventsThatWereNotUndone(t *testing.T) {
 	}
 	if want := []Event{{"first", 0}, {"second", 1}}; !slices.Equal(o.ended, want) {
 		t.Errorf("events %v, want %v", o.ended, want)
+	}
+	if From(ctx) != nil || ctx.Err() == nil {
+		t.Error("the transaction is not over")
+	}
+	if Parked(ctx, "dead", "error"); o.parked != "dead" {
+		t.Error("the observer does not know of the parked message")
+	}
+	o.dead = ErrCrash
+	if _, _, err := Begin(ctx); !errors.Is(err, ErrCrash) {
+		t.Errorf("a dead process begins a transaction: %v", err)
 	}
 }

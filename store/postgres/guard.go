@@ -38,7 +38,7 @@ type guard struct {
 // guarded runs fn with the transaction. The returned error forbids the commit: the error of fn, a
 // violation whose error fn swallowed, or rows that fn left open.
 func (t *transaction) guarded(ctx context.Context, fn func(g *guard) error) error {
-	g := &guard{tx: t, ctx: ctx, seen: observe.From(ctx), separate: inbox.SharesTransaction(ctx)}
+	g := &guard{tx: t, ctx: ctx, seen: observe.Take(ctx), separate: inbox.SharesTransaction(ctx)}
 	g.root.guard = g
 	defer g.over.Store(true) // also when fn panicked or called Goexit
 	err := fn(g)
@@ -149,6 +149,7 @@ type guardedTx struct {
 	guard *guard
 	sp    pgx.Tx // the savepoint, or nil
 	owned bool   // the store ends the savepoint
+	ended bool   // the function has ended the savepoint
 }
 
 var _ pgx.Tx = (*guardedTx)(nil)
@@ -190,6 +191,9 @@ func (t *guardedTx) beginSavepoint(ctx context.Context, owned bool) (*guardedTx,
 	if err != nil {
 		return nil, err
 	}
+	if err := t.guard.observe("SAVEPOINT"); err != nil {
+		return nil, err
+	}
 	sp, err := tx.Begin(ctx)
 	if err != nil {
 		return nil, err
@@ -206,6 +210,10 @@ func (t *guardedTx) Commit(ctx context.Context) error {
 	if _, err := t.admitted(ctx, ""); err != nil {
 		return err
 	}
+	if err := t.guard.observe("RELEASE SAVEPOINT"); err != nil {
+		return err
+	}
+	t.ended = true
 	return t.sp.Commit(ctx)
 }
 
@@ -217,6 +225,10 @@ func (t *guardedTx) Rollback(ctx context.Context) error {
 		return fmt.Errorf("%w: %w", pgx.ErrTxClosed, sqlstore.ErrReturned) // a deferred Rollback is no violation
 	case t.sp == nil || t.owned:
 		return t.guard.violate(sqlstore.Refused("Rollback"))
+	}
+	if !t.ended {
+		t.ended = true
+		_ = t.guard.observe("ROLLBACK TO SAVEPOINT") // a rollback is made after any error
 	}
 	return t.sp.Rollback(ctx)
 }
@@ -267,9 +279,14 @@ func (t *guardedTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResult
 
 // CopyFrom implements [pgx.Tx].
 func (t *guardedTx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (int64, error) {
-	tx, err := t.admitted(ctx, "COPY "+table.Sanitize()+" FROM STDIN")
+	tx, err := t.admitted(ctx, "")
 	if err != nil {
 		return 0, err
+	}
+	if t.guard.seen != nil {
+		if err := t.guard.observe("COPY " + table.Sanitize() + " FROM STDIN"); err != nil {
+			return 0, err
+		}
 	}
 	return tx.CopyFrom(ctx, table, columns, rows)
 }

@@ -73,6 +73,7 @@ func (s *Store) Savepoint(ctx context.Context, tx pgx.Tx, fn func(ctx context.Co
 	released := false
 	defer func() {
 		if !released { // fn failed, panicked or called Goexit
+			_ = observed(tx, "ROLLBACK TO SAVEPOINT")
 			rollback(ctx, end)
 		}
 	}()
@@ -82,10 +83,22 @@ func (s *Store) Savepoint(ctx context.Context, tx pgx.Tx, fn func(ctx context.Co
 	if end.Conn().PgConn().TxStatus() == 'E' {
 		return fmt.Errorf("release savepoint: %w", errSavepointFailed)
 	}
-	if err := end.Commit(ctx); err != nil {
+	err = observed(tx, "RELEASE SAVEPOINT")
+	if err == nil {
+		err = end.Commit(ctx)
+	}
+	if err != nil {
 		return fmt.Errorf("release savepoint: %w", err)
 	}
 	released = true
+	return nil
+}
+
+// observed tells a test of a statement by which the store ends a savepoint.
+func observed(tx pgx.Tx, sql string) error {
+	if t, ok := tx.(*guardedTx); ok {
+		return t.guard.observe(sql)
+	}
 	return nil
 }
 

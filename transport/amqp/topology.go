@@ -70,23 +70,23 @@ func (t *topology) declare(conn *connection, timeout time.Duration, f func(ch *a
 			return err
 		}
 		defer t.adopted.Delete(key) // the queue may be replaced or deleted before the next declaration
-		if other.argument == amqp091.SingleActiveConsumerArg && t.consumes {
-			t.logger.Warn(t.otherConsumers(), "queue", other.queue)
-		} else {
-			t.logger.Info("queue was declared elsewhere, with another argument", "queue", other.queue, "argument", other.argument)
-		}
+		t.sayAdopted(other)
 	}
 }
 
-// otherConsumers says what it means that a queue has another number of active consumers than was
-// declared.
-func (t *topology) otherConsumers() string {
-	if t.competing {
-		return "queue was declared with a single active consumer, so other processes stand by: CompetingConsumers has no effect until the queue " +
-			"is deleted, and publishers that declare the queue have CompetingConsumers too"
+// sayAdopted says what it means that an existing queue differs from the declaration.
+func (t *topology) sayAdopted(other *argumentError) {
+	log := t.logger.With("queue", other.queue, "argument", other.argument)
+	switch {
+	case other.argument != amqp091.SingleActiveConsumerArg || !t.consumes:
+		log.Info("queue was declared elsewhere, with another argument")
+	case t.competing:
+		log.Warn("queue was declared with a single active consumer, so other processes stand by: CompetingConsumers has no effect until the queue " +
+			"is deleted, and publishers that declare the queue have CompetingConsumers too")
+	default:
+		log.Warn("queue was declared without a single active consumer: a second process would get the messages of a key concurrently and out of order " +
+			"(delete the queue to have it declared anew, or set CompetingConsumers if order does not matter)")
 	}
-	return "queue was declared without a single active consumer: a second process would get the messages of a key concurrently and out of order " +
-		"(delete the queue to have it declared anew, or set CompetingConsumers if order does not matter)"
 }
 
 // ensureExchange declares or checks an exchange. The default exchange always exists.

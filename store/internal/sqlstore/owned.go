@@ -165,7 +165,7 @@ const settleDoubts = `SELECT 1`
 // fn, or a misuse whose error fn has swallowed.
 func (c *Core) RunChecked(ctx context.Context, tx *sql.Tx, fn func() error) error {
 	o, _ := ctx.Value(ownedKey{}).(*Owned)
-	o.hand(inbox.SharesTransaction(ctx), observe.From(ctx))
+	o.hand(inbox.SharesTransaction(ctx), observe.Take(ctx))
 	err := fn()
 	o.hand(false, nil)
 	if o == nil {
