@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"sync"
 	"time"
@@ -42,7 +41,7 @@ func (c sharing) measure(ctx context.Context, s *stage) error {
 	if err != nil {
 		return err
 	}
-	quiet := slog.New(slog.NewTextHandler(io.Discard, nil))
+	quiet := slog.New(slog.DiscardHandler)
 	topic := fmt.Sprint("bench-", uuid.NewString()[:8])
 	config := amqp.DurablePubSub(s.amqpURL, "effect")
 	publisher, err := amqp.NewPublisher(amqp.PublisherConfig{
