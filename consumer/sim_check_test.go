@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -206,6 +207,24 @@ func TestSimulate(t *testing.T) {
 	seed := setting(t, "BOXPAIR_SIM_SEED", rand.Uint64N(1<<32))
 	trace := os.Getenv("BOXPAIR_SIM_TRACE") != ""
 	var next, violations atomic.Uint64
+	if schedules >= 10_000 {
+		began := time.Now()
+		tick := time.NewTicker(10 * time.Second)
+		defer tick.Stop()
+		done := make(chan struct{})
+		defer close(done)
+		go func() {
+			for {
+				select {
+				case <-tick.C:
+					n := next.Load()
+					fmt.Printf("simulate consumer: %d of %d schedules, %.0f/s, %d violations\n", n, schedules, float64(n)/time.Since(began).Seconds(), violations.Load())
+				case <-done:
+					return
+				}
+			}
+		}()
+	}
 	t.Run("schedules", func(t *testing.T) {
 		for range runtime.GOMAXPROCS(0) {
 			t.Run("", func(t *testing.T) {
