@@ -33,7 +33,7 @@ type sharing struct {
 const (
 	handlerWait     = 5 * time.Millisecond
 	handlersPerUnit = 8
-	sharedKeys      = 100
+	sharedKeys      = 20
 )
 
 func (c sharing) measure(ctx context.Context, s *stage) error {
@@ -71,7 +71,7 @@ func (c sharing) measure(ctx context.Context, s *stage) error {
 	return err
 }
 
-// publish publishes the messages to measure: number i is of key i mod 100.
+// publish publishes the messages to measure: number i is of key i mod 20.
 func (c sharing) publish(topic string, publisher *amqp.Publisher, s *stage) error {
 	defer s.spend("messages")()
 	stamp := time.Now()

@@ -109,203 +109,220 @@ func TestHandlerWithoutFaultsIsFoundToHaveNone(t *testing.T) {
 	})
 }
 
+// planted is a handler with a fault, and what is found.
+type planted struct {
+	handle func(s *shop, ctx context.Context, w *consumer.Work[*sql.Tx], msg *message.Message) error
+	around func(s *shop, next message.NoPublishHandlerFunc) message.NoPublishHandlerFunc
+	want   []string
+}
+
+var escaping = map[string]planted{
+	"a mail before COMMIT": {
+		handle: func(s *shop, ctx context.Context, w *consumer.Work[*sql.Tx], msg *message.Message) error {
+			if _, err := w.DB().ExecContext(ctx, `INSERT INTO shipments VALUES (?)`, string(msg.Payload)); err != nil {
+				return err
+			}
+			s.mails = append(s.mails, "shipped "+string(msg.Payload))
+			_, err := w.DB().ExecContext(ctx, `UPDATE stock SET n = n - 1`)
+			return err
+		},
+		want: []string{"effect outside of the transaction, before statement 2 (UPDATE stock SET n = n - 1)", `+ "shipped o-1"`},
+	},
+	"a mail after the last statement": {
+		handle: func(s *shop, ctx context.Context, w *consumer.Work[*sql.Tx], msg *message.Message) error {
+			if err := s.ship(ctx, w, msg); err != nil {
+				return err
+			}
+			s.mails = append(s.mails, "shipped "+string(msg.Payload))
+			return nil
+		},
+		want: []string{"effect outside of the transaction, after statement 3 (the write of events), or once in a process"},
+	},
+	"a mail about an error": {
+		handle: func(s *shop, ctx context.Context, w *consumer.Work[*sql.Tx], msg *message.Message) error {
+			err := s.ship(ctx, w, msg)
+			if err != nil {
+				s.mails = append(s.mails, "failed")
+			}
+			return err
+		},
+		want: []string{"before statement 1 (INSERT INTO shipments VALUES (?)): the handler has met the error, and has left", `+ "failed"`},
+	},
+	"an effect before a panic": {
+		handle: func(s *shop, _ context.Context, _ *consumer.Work[*sql.Tx], msg *message.Message) error {
+			s.mails = append(s.mails, "shipped")
+			panic("boom " + string(msg.Payload))
+		},
+		want: []string{"the handler fails: handler panicked: boom o-1", "the handler fails: handler panicked: boom o-2", "an effect outside of the transaction, somewhere in the handler", `+ "shipped"`},
+	},
+	"an effect of a rejected message": {
+		handle: func(s *shop, _ context.Context, _ *consumer.Work[*sql.Tx], _ *message.Message) error {
+			s.mails = append(s.mails, "rejected")
+			return consumer.Reject(errors.New("no such item"))
+		},
+		want: []string{"an effect outside of the transaction, somewhere in the handler", `+ "rejected"`},
+	},
+	"the database in place of the transaction": {
+		handle: func(s *shop, ctx context.Context, _ *consumer.Work[*sql.Tx], msg *message.Message) error {
+			_, err := s.db.ExecContext(ctx, `INSERT INTO shipments VALUES (?)`, string(msg.Payload))
+			return err
+		},
+		want: []string{"the handler fails: ", "in place of w.DB()"},
+	},
+	"a count around the inbox": {
+		handle: (*shop).ship,
+		around: func(s *shop, next message.NoPublishHandlerFunc) message.NoPublishHandlerFunc {
+			return func(msg *message.Message) error {
+				if err := next(msg); err != nil {
+					return err
+				}
+				s.calls++
+				return nil
+			}
+		},
+		want: []string{"a copy of the message changes", `- "calls": 1`, `+ "calls": 2`, "that comes to a new process changes"},
+	},
+}
+
+var changing = map[string]planted{
+	"the time in a payload": {
+		handle: func(_ *shop, ctx context.Context, w *consumer.Work[*sql.Tx], msg *message.Message) error {
+			if _, err := w.DB().ExecContext(ctx, `INSERT INTO shipments VALUES (?)`, string(msg.Payload)); err != nil {
+				return err
+			}
+			_, err := w.Write(ctx, producer.Event{Topic: "order.shipped", Payload: fmt.Appendf(nil, `{"at": %d, "n": 1}`, time.Now().UnixNano())})
+			return err
+		},
+		want: []string{"written event 0 differs between runs, after statement 2 (the write of events)", "Payload.at is "},
+	},
+	"events in the order of a map": {
+		handle: func(_ *shop, _ context.Context, w *consumer.Work[*sql.Tx], _ *message.Message) error {
+			for key := range map[string]bool{"a": true, "b": true, "c": true} {
+				if _, err := w.Queue(producer.Event{Topic: "part.shipped", Key: key}); err != nil {
+					return err
+				}
+			}
+			return nil
+		},
+		want: []string{"differs between runs", "Key is "},
+	},
+	"a random source": {
+		handle: func(_ *shop, ctx context.Context, w *consumer.Work[*sql.Tx], _ *message.Message) error {
+			_, err := w.Write(ctx, producer.Event{Topic: "order.shipped", Random: true})
+			return err
+		},
+		want: []string{"written event 0 differs between runs", "dispatch ID is "},
+	},
+	"an error that is ignored": {
+		handle: func(_ *shop, ctx context.Context, w *consumer.Work[*sql.Tx], msg *message.Message) error {
+			_, _ = w.DB().ExecContext(ctx, `INSERT INTO shipments VALUES (?)`, string(msg.Payload))
+			return nil
+		},
+		want: []string{"returns nil although statement 1 (INSERT INTO shipments VALUES (?)) has failed"},
+	},
+	"an error that is ignored between others": {
+		handle: func(_ *shop, ctx context.Context, w *consumer.Work[*sql.Tx], msg *message.Message) error {
+			_, _ = w.DB().ExecContext(ctx, `INSERT INTO shipments VALUES (?)`, string(msg.Payload))
+			_, err := w.DB().ExecContext(ctx, `UPDATE stock SET n = n - 1`)
+			return err
+		},
+		want: []string{"returns nil although statement 1 (INSERT INTO shipments VALUES (?)) has failed"},
+	},
+	"a memory that outlasts a rollback": {
+		handle: func(s *shop, ctx context.Context, w *consumer.Work[*sql.Tx], msg *message.Message) error {
+			if s.seen[msg.UUID] {
+				return nil
+			}
+			s.seen[msg.UUID] = true
+			return s.ship(ctx, w, msg)
+		},
+		want: []string{"statement 1 (INSERT INTO shipments VALUES (?)) differs between runs: none"},
+	},
+}
+
+var others = map[string]planted{
+	"a COMMIT that fails": {
+		handle: func(_ *shop, ctx context.Context, w *consumer.Work[*sql.Tx], msg *message.Message) error {
+			if _, err := w.DB().ExecContext(ctx, `PRAGMA defer_foreign_keys = ON`); err != nil {
+				return err
+			}
+			_, err := w.DB().ExecContext(ctx, `INSERT INTO parcels VALUES (?)`, string(msg.Payload))
+			return err
+		},
+		want: []string{"COMMIT fails: ", "FOREIGN KEY"},
+	},
+	"the first to come gets it": {
+		handle: func(_ *shop, ctx context.Context, w *consumer.Work[*sql.Tx], msg *message.Message) error {
+			_, err := w.DB().ExecContext(ctx, `UPDATE stock SET last = last || ?`, string(msg.Payload))
+			return err
+		},
+		want: []string{"the messages in the order [1 0] leave another state"},
+	},
+	"an event of the first to come": {
+		handle: func(_ *shop, ctx context.Context, w *consumer.Work[*sql.Tx], msg *message.Message) error {
+			var n int
+			if err := w.DB().QueryRowContext(ctx, `UPDATE stock SET n = n - 1 RETURNING n`).Scan(&n); err != nil || n != 99 {
+				return err
+			}
+			_, err := w.Write(ctx, producer.Event{Topic: "winner", Payload: msg.Payload})
+			return err
+		},
+		want: []string{"the messages in the order [1 0] leave another state", "+ event winner payload o-2"},
+	},
+	"an order of messages": {
+		handle: func(_ *shop, ctx context.Context, w *consumer.Work[*sql.Tx], msg *message.Message) error {
+			_, err := w.DB().ExecContext(ctx, `UPDATE stock SET last = ?`, string(msg.Payload))
+			return err
+		},
+		want: []string{"the messages in the order [1 0] leave another state than in the order [0 1]", "last=o-2", "last=o-1"},
+	},
+	"a failure": {
+		handle: func(*shop, context.Context, *consumer.Work[*sql.Tx], *message.Message) error {
+			return errors.New("no stock")
+		},
+		want: []string{"message 0 (order.placed, key o-1): the handler fails: no stock"},
+	},
+}
+
 func TestPlantedFaultsAreFound(t *testing.T) {
 	t.Parallel()
-	type handler = func(s *shop, ctx context.Context, w *consumer.Work[*sql.Tx], msg *message.Message) error
-	for name, c := range map[string]struct {
-		handle handler
-		around func(s *shop, next message.NoPublishHandlerFunc) message.NoPublishHandlerFunc
-		want   []string
-	}{
-		"a mail before COMMIT": {
-			handle: func(s *shop, ctx context.Context, w *consumer.Work[*sql.Tx], msg *message.Message) error {
-				if _, err := w.DB().ExecContext(ctx, `INSERT INTO shipments VALUES (?)`, string(msg.Payload)); err != nil {
-					return err
-				}
-				s.mails = append(s.mails, "shipped "+string(msg.Payload))
-				_, err := w.DB().ExecContext(ctx, `UPDATE stock SET n = n - 1`)
-				return err
-			},
-			want: []string{"effect outside of the transaction, before statement 2 (UPDATE stock SET n = n - 1)", `+ "shipped o-1"`},
-		},
-		"a mail after the last statement": {
-			handle: func(s *shop, ctx context.Context, w *consumer.Work[*sql.Tx], msg *message.Message) error {
-				if err := s.ship(ctx, w, msg); err != nil {
-					return err
-				}
-				s.mails = append(s.mails, "shipped "+string(msg.Payload))
-				return nil
-			},
-			want: []string{"effect outside of the transaction, after statement 3 (the write of events), or once in a process"},
-		},
-		"a mail about an error": {
-			handle: func(s *shop, ctx context.Context, w *consumer.Work[*sql.Tx], msg *message.Message) error {
-				err := s.ship(ctx, w, msg)
-				if err != nil {
-					s.mails = append(s.mails, "failed")
-				}
-				return err
-			},
-			want: []string{"before statement 1 (INSERT INTO shipments VALUES (?)): the handler has met the error, and has left", `+ "failed"`},
-		},
-		"the time in a payload": {
-			handle: func(_ *shop, ctx context.Context, w *consumer.Work[*sql.Tx], msg *message.Message) error {
-				if _, err := w.DB().ExecContext(ctx, `INSERT INTO shipments VALUES (?)`, string(msg.Payload)); err != nil {
-					return err
-				}
-				_, err := w.Write(ctx, producer.Event{Topic: "order.shipped", Payload: fmt.Appendf(nil, `{"at": %d, "n": 1}`, time.Now().UnixNano())})
-				return err
-			},
-			want: []string{"written event 0 differs between runs, after statement 2 (the write of events)", "Payload.at is "},
-		},
-		"events in the order of a map": {
-			handle: func(_ *shop, _ context.Context, w *consumer.Work[*sql.Tx], _ *message.Message) error {
-				for key := range map[string]bool{"a": true, "b": true, "c": true} {
-					if _, err := w.Queue(producer.Event{Topic: "part.shipped", Key: key}); err != nil {
-						return err
-					}
-				}
-				return nil
-			},
-			want: []string{"differs between runs", "Key is "},
-		},
-		"a random source": {
-			handle: func(_ *shop, ctx context.Context, w *consumer.Work[*sql.Tx], _ *message.Message) error {
-				_, err := w.Write(ctx, producer.Event{Topic: "order.shipped", Random: true})
-				return err
-			},
-			want: []string{"written event 0 differs between runs", "dispatch ID is "},
-		},
-		"an error that is ignored": {
-			handle: func(_ *shop, ctx context.Context, w *consumer.Work[*sql.Tx], msg *message.Message) error {
-				_, _ = w.DB().ExecContext(ctx, `INSERT INTO shipments VALUES (?)`, string(msg.Payload))
-				return nil
-			},
-			want: []string{"returns nil although statement 1 (INSERT INTO shipments VALUES (?)) has failed"},
-		},
-		"an error that is ignored between others": {
-			handle: func(_ *shop, ctx context.Context, w *consumer.Work[*sql.Tx], msg *message.Message) error {
-				_, _ = w.DB().ExecContext(ctx, `INSERT INTO shipments VALUES (?)`, string(msg.Payload))
-				_, err := w.DB().ExecContext(ctx, `UPDATE stock SET n = n - 1`)
-				return err
-			},
-			want: []string{"returns nil although statement 1 (INSERT INTO shipments VALUES (?)) has failed"},
-		},
-		"an effect before a panic": {
-			handle: func(s *shop, _ context.Context, _ *consumer.Work[*sql.Tx], msg *message.Message) error {
-				s.mails = append(s.mails, "shipped")
-				panic("boom " + string(msg.Payload))
-			},
-			want: []string{"the handler fails: handler panicked: boom o-1", "the handler fails: handler panicked: boom o-2", "an effect outside of the transaction, somewhere in the handler", `+ "shipped"`},
-		},
-		"an effect of a rejected message": {
-			handle: func(s *shop, _ context.Context, _ *consumer.Work[*sql.Tx], _ *message.Message) error {
-				s.mails = append(s.mails, "rejected")
-				return consumer.Reject(errors.New("no such item"))
-			},
-			want: []string{"an effect outside of the transaction, somewhere in the handler", `+ "rejected"`},
-		},
-		"a COMMIT that fails": {
-			handle: func(_ *shop, ctx context.Context, w *consumer.Work[*sql.Tx], msg *message.Message) error {
-				if _, err := w.DB().ExecContext(ctx, `PRAGMA defer_foreign_keys = ON`); err != nil {
-					return err
-				}
-				_, err := w.DB().ExecContext(ctx, `INSERT INTO parcels VALUES (?)`, string(msg.Payload))
-				return err
-			},
-			want: []string{"COMMIT fails: ", "FOREIGN KEY"},
-		},
-		"the database in place of the transaction": {
-			handle: func(s *shop, ctx context.Context, _ *consumer.Work[*sql.Tx], msg *message.Message) error {
-				_, err := s.db.ExecContext(ctx, `INSERT INTO shipments VALUES (?)`, string(msg.Payload))
-				return err
-			},
-			want: []string{"the handler fails: ", "in place of w.DB()"},
-		},
-		"the first to come gets it": {
-			handle: func(_ *shop, ctx context.Context, w *consumer.Work[*sql.Tx], msg *message.Message) error {
-				_, err := w.DB().ExecContext(ctx, `UPDATE stock SET last = last || ?`, string(msg.Payload))
-				return err
-			},
-			want: []string{"the messages in the order [1 0] leave another state"},
-		},
-		"an event of the first to come": {
-			handle: func(_ *shop, ctx context.Context, w *consumer.Work[*sql.Tx], msg *message.Message) error {
-				var n int
-				if err := w.DB().QueryRowContext(ctx, `UPDATE stock SET n = n - 1 RETURNING n`).Scan(&n); err != nil || n != 99 {
-					return err
-				}
-				_, err := w.Write(ctx, producer.Event{Topic: "winner", Payload: msg.Payload})
-				return err
-			},
-			want: []string{"the messages in the order [1 0] leave another state", "+ event winner payload o-2"},
-		},
-		"a memory that outlasts a rollback": {
-			handle: func(s *shop, ctx context.Context, w *consumer.Work[*sql.Tx], msg *message.Message) error {
-				if s.seen[msg.UUID] {
-					return nil
-				}
-				s.seen[msg.UUID] = true
-				return s.ship(ctx, w, msg)
-			},
-			want: []string{"statement 1 (INSERT INTO shipments VALUES (?)) differs between runs: none"},
-		},
-		"a count around the inbox": {
-			handle: (*shop).ship,
-			around: func(s *shop, next message.NoPublishHandlerFunc) message.NoPublishHandlerFunc {
-				return func(msg *message.Message) error {
-					if err := next(msg); err != nil {
-						return err
-					}
-					s.calls++
-					return nil
-				}
-			},
-			want: []string{"a copy of the message changes", `- "calls": 1`, `+ "calls": 2`, "that comes to a new process changes"},
-		},
-		"an order of messages": {
-			handle: func(_ *shop, ctx context.Context, w *consumer.Work[*sql.Tx], msg *message.Message) error {
-				_, err := w.DB().ExecContext(ctx, `UPDATE stock SET last = ?`, string(msg.Payload))
-				return err
-			},
-			want: []string{"the messages in the order [1 0] leave another state than in the order [0 1]", "last=o-2", "last=o-1"},
-		},
-		"a failure": {
-			handle: func(*shop, context.Context, *consumer.Work[*sql.Tx], *message.Message) error {
-				return errors.New("no stock")
-			},
-			want: []string{"message 0 (order.placed, key o-1): the handler fails: no stock"},
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			findings, err := found(t, func(t testing.TB) Subject {
-				s := newShop(t)
-				subject := s.subject(func(ctx context.Context, w *consumer.Work[*sql.Tx], msg *message.Message) error {
-					return c.handle(s, ctx, w, msg)
-				}, placed("o-1"), placed("o-2"))
-				if c.around != nil {
-					start := subject.Start
-					subject.Start = func() (message.NoPublishHandlerFunc, error) {
-						next, err := start()
-						return c.around(s, next), err
-					}
-				}
-				return subject
+	for _, faults := range []map[string]planted{escaping, changing, others} {
+		for name, c := range faults {
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				c.found(t)
 			})
-			if err != nil {
-				t.Fatal(err)
+		}
+	}
+}
+
+func (c planted) found(t *testing.T) {
+	t.Helper()
+	findings, err := found(t, func(t testing.TB) Subject {
+		s := newShop(t)
+		subject := s.subject(func(ctx context.Context, w *consumer.Work[*sql.Tx], msg *message.Message) error {
+			return c.handle(s, ctx, w, msg)
+		}, placed("o-1"), placed("o-2"))
+		if c.around != nil {
+			start := subject.Start
+			subject.Start = func() (message.NoPublishHandlerFunc, error) {
+				next, err := start()
+				return c.around(s, next), err
 			}
-			all := strings.Join(findings, "\n")
-			for _, want := range c.want {
-				if !strings.Contains(all, want) {
-					t.Errorf("not found: %s", want)
-				}
-			}
-			if t.Failed() || testing.Verbose() {
-				t.Logf("findings:\n%s", all)
-			}
-		})
+		}
+		return subject
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := strings.Join(findings, "\n")
+	for _, want := range c.want {
+		if !strings.Contains(all, want) {
+			t.Errorf("not found: %s", want)
+		}
+	}
+	if t.Failed() || testing.Verbose() {
+		t.Logf("findings:\n%s", all)
 	}
 }
 

@@ -232,6 +232,7 @@ func TestSimulate(t *testing.T) {
 				for i := next.Add(1) - 1; i < schedules && violations.Load() < 10; i = next.Add(1) - 1 {
 					if s := play(t, seed+i, trace); len(s.broken) > 0 {
 						violations.Add(1)
+						fmt.Printf("simulate consumer: violation at seed %d\n", seed+i) // the report comes last
 						t.Errorf("BOXPAIR_SIM_SEED=%d BOXPAIR_SIM_SCHEDULES=1: %s", seed+i, strings.Join(s.broken, "; "))
 					}
 				}

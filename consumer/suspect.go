@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -83,10 +84,17 @@ func (i *Inbox[TX]) takeTurn(ctx context.Context, most time.Duration) (bool, err
 // In a slot that does not count, no start is recorded and the number is 0. The first start is
 // shared, each later start exclusive. If the handler returns, or is not begun, the start is removed
 // before the slot is released: the message must not be blamed for later deaths of the process.
+//
+// Starts are counted before the message is locked, so the number may include the start of another
+// process, whose handler has returned when the lock is got. A message with too many starts is
+// therefore counted once more.
 func (su *suspects[TX]) run(ctx context.Context, id uuid.UUID, within time.Duration, run func(starts int) attempt) attempt {
 	a, first := su.runIn(ctx, shared, id, atAnyTime, run)
 	if !first && !a.notBegun && a.err == nil {
 		a, _ = su.runIn(ctx, exclusive, id, within, run)
+		if errors.Is(a.err, ErrNeverCameBack) {
+			a, _ = su.runIn(ctx, exclusive, id, 0, run)
+		}
 	}
 	return a
 }
@@ -148,8 +156,8 @@ func (su *suspects[TX]) unstart(ctx context.Context, ids ...uuid.UUID) {
 }
 
 // tooManyStarts returns an error if the handler of a message was begun too often without returning.
-// The caller has locked the message, so no other process is running the handler. The first recorded
-// start was shared and does not count.
+// The caller has locked the message, so no other process is running the handler now. The first
+// recorded start was shared and does not count.
 func (su *suspects[TX]) tooManyStarts(starts int) error {
 	if starts <= su.cfg.Retry.MaxSoloStarts+1 {
 		return nil

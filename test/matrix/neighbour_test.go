@@ -296,30 +296,37 @@ func full(c *child.Config) { c.InFlight = 64 }
 // process goes on in order.
 func TestReplicasThatComeAndGoKeepTheOrder(t *testing.T) {
 	t.Parallel()
-	for _, p := range []fault.Point{fault.Claimed, fault.BeforeClaimCommit, fault.BeforeWindow, fault.BeforeAck} {
-		cell(t, string(p), calm, system.Config{}, func(t *testing.T, r *rig) {
-			const many = 200
-			first := r.chain("", "", func(c *child.Config) {
-				c.Pause = slow / 2
-				if c.Name == string(child.Producer) {
-					c.Orders = many
-				}
-			})[child.Consumer]
-			var replicas []*child.Process
-			for i := range 3 {
-				replicas = append(replicas, r.start(child.Consumer, string(p)+"=kill@3", named(fmt.Sprint("replica ", i))))
-			}
-			for _, replica := range replicas {
-				ok(t, replica.Ready(r.within()))
-			}
-			first.Kill() // the broker has another one go on
-			for _, replica := range replicas {
-				ok(t, replica.Killed(r.within()))
-			}
-			r.start(child.Consumer, "", named("last"))
-			r.Injected(0)
-			r.needed.Orders, r.needed.Faults = many, len(replicas)
-			r.finish()
-		})
+	for _, replicas := range []int{1, 2, 5} {
+		for _, p := range []fault.Point{fault.Claimed, fault.BeforeClaimCommit, fault.BeforeWindow, fault.BeforeAck} {
+			cell(t, fmt.Sprintf("%d %s", replicas, p), calm, system.Config{}, func(t *testing.T, r *rig) { r.replicasComeAndGo(t, replicas, p) })
+		}
 	}
+}
+
+// replicasComeAndGo has a consumer killed and as many others take over as there are replicas, each of
+// which dies at its third time at p.
+func (r *rig) replicasComeAndGo(t *testing.T, n int, p fault.Point) {
+	t.Helper()
+	const many = 200
+	first := r.chain("", "", func(c *child.Config) {
+		c.Pause = slow / 2
+		if c.Name == string(child.Producer) {
+			c.Orders = many
+		}
+	})[child.Consumer]
+	var replicas []*child.Process
+	for i := range n {
+		replicas = append(replicas, r.start(child.Consumer, string(p)+"=kill@3", named(fmt.Sprint("replica ", i))))
+	}
+	for _, replica := range replicas {
+		ok(t, replica.Ready(r.within()))
+	}
+	first.Kill() // the broker has another one go on
+	for _, replica := range replicas {
+		ok(t, replica.Killed(r.within()))
+	}
+	r.start(child.Consumer, "", named("last"))
+	r.Injected(0)
+	r.needed.Orders, r.needed.Faults = many, len(replicas)
+	r.finish()
 }

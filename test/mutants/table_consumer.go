@@ -274,6 +274,14 @@ var handling = []Mutant{
 		Test:   Test{"consumer", "TestRedeliveredMessageRunsBesideOthersFirstAndThenAlone"},
 	},
 	{
+		Name: "start-that-came-back-convicts", Guarantee: "G5",
+		Broken: "A message is dead because of the start of another process whose handler has returned meanwhile.",
+		File:   "consumer/suspect.go",
+		Old:    `		if errors.Is(a.err, ErrNeverCameBack) {`,
+		New:    `		if false {`,
+		Test:   Test{"consumer", "TestProcessThatComesBackMeanwhileConvictsNobody"},
+	},
+	{
 		Name: "starts-of-all-processes", Guarantee: "G2",
 		Broken: "Processes that start together count each other's starts of a parked message, which is dead before its first run.",
 		File:   "consumer/suspect.go",

@@ -200,7 +200,7 @@
 //
 // # Partitioned topics
 //
-// A queue uses one core of the broker, and keeping order demands a single consumer. A partitioned
+// A queue uses one core of the broker, and keeping order demands a single active consumer. A partitioned
 // topic is spread over P queues by the key of the event: there are P queues with P consumers, and
 // each key keeps its order. Set Partitions in [PublisherConfig] and [SubscriberConfig]:
 //
@@ -291,9 +291,9 @@
 //   - Queues are durable and messages persistent. Other configuration is refused unless AllowLoss
 //     is set.
 //   - Each handler has a queue of its own: the handlers of one queue share its messages.
-//   - Where order matters, one consumer at a time reads a queue, for example by
-//     x-single-active-consumer. The broker spreads the messages of a key over several consumers.
-//     Partitioned topics fulfil this by themselves.
+//   - One consumer at a time reads a queue, by x-single-active-consumer, as queues and partitions
+//     are declared. An existing queue without that argument, and CompetingConsumers, lose the order
+//     of keys between processes: the broker spreads the messages of a key over them.
 //   - Handlers finish well within the broker's consumer timeout, 30 minutes by default. Beyond it,
 //     the broker closes the channel and delivers all unacknowledged messages again. If the
 //     publisher has BatchSize, the timeout also covers the handling of a batch: up to BatchSize

@@ -72,6 +72,33 @@ func subscribe(t testing.TB, s message.Subscriber, topic string) <-chan *message
 	return messages
 }
 
+// look returns the first message of a queue, on a channel that is closed then, and takes it if so
+// asked. RabbitMQ has no basic.get for quorum queues with a single active consumer.
+func look(t *testing.T, url, queue string, take bool) amqp091.Delivery {
+	t.Helper()
+	ch := channel(t, url)
+	defer ch.Close()
+	if err := ch.Qos(1, 0, false); err != nil {
+		t.Fatal(err)
+	}
+	deliveries, err := ch.Consume(queue, "", false, false, false, false, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case d := <-deliveries:
+		if take {
+			if err := d.Ack(false); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return d
+	case <-time.After(publishCall):
+		t.Fatal("no message")
+	}
+	return amqp091.Delivery{}
+}
+
 func newMessage(payload string) *message.Message {
 	return message.NewMessage(uuid.NewString(), []byte(payload))
 }

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	wamqp "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
-	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/boxpair/boxpair/transport/amqp"
 )
@@ -207,10 +206,9 @@ func (c *Config) has(role Role) bool {
 }
 
 // Topology returns the topology of the broker: a fanout exchange per topic and a quorum queue per
-// service. One consumer reads a queue at a time, since otherwise there would be no order.
+// service.
 func Topology(url, service string) wamqp.Config {
 	c := amqp.DurablePubSub(url, service)
-	c.Queue.Arguments = amqp091.Table{"x-single-active-consumer": true}
 	c.Connection.Reconnect = &wamqp.ReconnectConfig{
 		BackoffInitialInterval: 50 * time.Millisecond, BackoffMultiplier: 1.5, BackoffMaxInterval: 500 * time.Millisecond,
 	}
