@@ -23,7 +23,8 @@ type delivery struct {
 	attempted   bool
 
 	term  dedupe.Term
-	quick int // counted attempts of this delivery
+	quick int   // counted attempts of this delivery
+	cause error // the error of the last attempt, to be logged with what follows it
 }
 
 // handle applies or parks the message. After an error the message was neither applied nor parked.
@@ -189,15 +190,22 @@ func (h *Handler[TX]) fail(ctx context.Context, d *delivery, a attempt, step nex
 	if err != nil { // the attempt could not be counted
 		return h.waitForDatabase(ctx, &d.progress, err), errors.Join(a.err, err)
 	}
-	h.logFailure(ctx, d.in, attempts, a.err)
 	d.quick++
-	if step == countAttempt && attempts < h.cfg.Retry.MaxAttempts && d.quick < h.cfg.Retry.QuickAttempts &&
-		pace.Sleep(ctx, h.inbox.jitter(doubled(h.cfg.Retry.QuickBackoff, d.quick-1))) == nil {
-		return true, nil
+	if step == countAttempt && attempts < h.cfg.Retry.MaxAttempts && d.quick < h.cfg.Retry.QuickAttempts {
+		h.logFailure(ctx, d.in, attempts, a.err, tryAgain)
+		if pace.Sleep(ctx, h.inbox.jitter(doubled(h.cfg.Retry.QuickBackoff, d.quick-1))) == nil {
+			return true, nil
+		}
+	} else {
+		d.cause = a.err
 	}
 	p := inbox.Parking{Attempts: attempts, LastError: field.Error(a.err)}
 	p.State, p.RetryIn = h.afterFailure(step, attempts, a.err)
-	return false, h.park(ctx, d, p)
+	err = h.park(ctx, d, p)
+	if err != nil && d.cause != nil {
+		h.logFailure(ctx, d.in, attempts, d.cause, notParked)
+	}
+	return false, err
 }
 
 func (h *Handler[TX]) count(ctx context.Context, in *incoming, cause error) (int, error) {
@@ -274,12 +282,16 @@ func (h *Handler[TX]) parked(ctx context.Context, d *delivery, p inbox.Parking, 
 		return
 	}
 	h.counts.parkedAs(p.State)
-	if p.State == inbox.Retrying {
+	switch {
+	case p.State == inbox.Retrying && d.cause == nil: // the last attempt is in the log
 		h.log.WarnContext(ctx, "message parked", h.attrs(d.in, "attempts", p.Attempts, "retry_in", p.RetryIn)...)
+	case p.State == inbox.Retrying:
+		h.logFailure(ctx, d.in, p.Attempts, d.cause, isParked, "retry_in", p.RetryIn)
+	case p.State == inbox.Dead && d.cause != nil:
+		h.logFailure(ctx, d.in, p.Attempts, d.cause, isDead)
+	}
+	if p.State == inbox.Retrying {
 		h.inbox.reportNotRunning(ctx)
 		signal(h.retries.wake)
-	}
-	if p.State == inbox.Dead {
-		h.log.ErrorContext(ctx, "message is dead", h.attrs(d.in, "attempts", p.Attempts)...)
 	}
 }

@@ -3,6 +3,7 @@ package consumer
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"time"
 
 	"github.com/boxpair/boxpair/store/inbox"
@@ -55,18 +56,32 @@ func (h *Handler[TX]) attrs(in *incoming, more ...any) []any {
 	return append(attrs, more...)
 }
 
-// logFailure logs a counted attempt, with the stack of a panic.
-func (h *Handler[TX]) logFailure(ctx context.Context, in *incoming, attempts int, err error) {
-	attrs := h.attrs(in, "attempts", attempts, "error", err)
+// fate is what follows a failed attempt.
+type fate string
+
+const (
+	tryAgain  fate = "trying again"
+	isParked  fate = "message parked"
+	isDead    fate = "message is dead"
+	notParked fate = "message could not be parked"
+)
+
+// logFailure logs a counted attempt and what follows it, in one record, with the stack of a panic.
+func (h *Handler[TX]) logFailure(ctx context.Context, in *incoming, attempts int, err error, then fate, args ...any) {
+	attrs := h.attrs(in, append([]any{"attempts", attempts, "error", err}, args...)...)
+	level, what := slog.LevelWarn, "handler failed"
+	if then == isDead {
+		level = slog.LevelError
+	}
 	var p *PanicError
 	switch {
 	case errors.As(err, &p):
+		level, what = slog.LevelError, "handler panicked"
+		attrs = append(attrs, "stack", string(p.Stack))
 		h.counts.panics.Add(1)
-		h.log.ErrorContext(ctx, "handler panicked", append(attrs, "stack", string(p.Stack))...)
 	case errors.Is(err, ErrGoexit):
+		level, what = slog.LevelError, "handler ended its goroutine"
 		h.counts.panics.Add(1)
-		h.log.ErrorContext(ctx, "handler ended its goroutine", attrs...)
-	default:
-		h.log.WarnContext(ctx, "handler failed", attrs...)
 	}
+	h.log.Log(ctx, level, what+": "+string(then), attrs...) //nolint:sloglint // of constants
 }

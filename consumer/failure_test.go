@@ -83,7 +83,10 @@ func TestMessageIsDeadAfterItsAttempts(t *testing.T) {
 		if c := r.handler.Counters(); c.Dead != 1 || c.Parked != 1 || c.Failed != 10 {
 			t.Errorf("counters: %+v", c)
 		}
-		r.wantLog("level=ERROR", "message is dead")
+		r.wantLog("level=ERROR", "handler failed: message is dead", "attempts=10")
+		if lines := strings.Count(r.log.String(), "level=WARN") + strings.Count(r.log.String(), "level=ERROR"); lines != 10 {
+			t.Errorf("%d records of 10 failed attempts:\n%s", lines, r.log.String())
+		}
 
 		// An operator has it run again, from its first attempt on.
 		ids, err := r.inbox.Redrive(t.Context(), inbox.Filter{}, "mended")

@@ -175,16 +175,19 @@ func (m *parkedMessage[TX]) fail(ctx context.Context, cause error, step nextStep
 		return fmt.Errorf("count the attempt of a parked message: %w", err)
 	}
 	in := h.fromParked(m.message)
-	if step == makeDeadUnrun {
-		h.log.ErrorContext(ctx, "message kills the process", h.attrs(in, "error", cause)...)
-	} else {
-		h.counts.failed.Add(1)
-		h.logFailure(ctx, in, attempts, cause)
-	}
 	if state == inbox.Dead {
 		h.counts.dead.Add(1)
-		h.log.ErrorContext(ctx, "message is dead", h.attrs(in, "attempts", attempts)...)
 	}
+	switch {
+	case step == makeDeadUnrun:
+		h.log.ErrorContext(ctx, "message kills the process", h.attrs(in, "error", cause)...)
+		return nil
+	case state == inbox.Dead:
+		h.logFailure(ctx, in, attempts, cause, isDead)
+	default:
+		h.logFailure(ctx, in, attempts, cause, isParked, "retry_in", retryIn)
+	}
+	h.counts.failed.Add(1)
 	return nil
 }
 

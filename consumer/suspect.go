@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/boxpair/boxpair/dedupe"
+	"github.com/boxpair/boxpair/internal/pace"
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
@@ -20,6 +21,13 @@ const startGap = 5 * time.Second
 
 // atAnyTime is a gap longer than the age of any recorded start.
 const atAnyTime = 100 * 365 * 24 * time.Hour
+
+// A message with too many starts is counted again that many times, each after a random time of about
+// recountAfter: the starts of processes that are alive are gone then.
+const (
+	recounts     = 5
+	recountAfter = 500 * time.Millisecond
+)
 
 // slot is the place of a running suspect, a message that may have killed a process.
 type slot[TX any] struct {
@@ -85,14 +93,18 @@ func (i *Inbox[TX]) takeTurn(ctx context.Context, most time.Duration) (bool, err
 // shared, each later start exclusive. If the handler returns, or is not begun, the start is removed
 // before the slot is released: the message must not be blamed for later deaths of the process.
 //
-// Starts are counted before the message is locked, so the number may include the start of another
-// process, whose handler has returned when the lock is got. A message with too many starts is
-// therefore counted once more.
+// Starts are counted before the message is locked, so the number may include starts of live
+// processes: of one whose handler has returned when the lock is got, or of those that wait for the
+// lock with further copies. They are taken back soon, so a message with too many starts is counted
+// again, several times and at random times.
 func (su *suspects[TX]) run(ctx context.Context, id uuid.UUID, within time.Duration, run func(starts int) attempt) attempt {
 	a, first := su.runIn(ctx, shared, id, atAnyTime, run)
 	if !first && !a.notBegun && a.err == nil {
 		a, _ = su.runIn(ctx, exclusive, id, within, run)
-		if errors.Is(a.err, ErrNeverCameBack) {
+		for range recounts {
+			if !errors.Is(a.err, ErrNeverCameBack) || pace.Sleep(ctx, su.inbox.jitter(recountAfter)) != nil {
+				break
+			}
 			a, _ = su.runIn(ctx, exclusive, id, 0, run)
 		}
 	}

@@ -80,6 +80,8 @@ func newRelaying(s *settings) *relaying {
 	s.duration(&c.LeaseTTL, "lease", "how long the shards of a dead relay stand still. Defaults to 10s.")
 	s.count(&c.Window, "window", "the maximal number of unconfirmed events. Defaults to 1000.")
 	s.count(&c.MaxAttempts, "max-attempts", "the number of counted attempts after which an event is dead. Defaults to 10.")
+	s.add("drop-unroutable", envOf("drop-unroutable"), "TOPICS", "patterns of topics, separated by commas, that may have nobody who listens: their events count as delivered,\n"+
+		"as Config.DropUnroutable. Defaults to none.", false, r.setDropUnroutable)
 	s.duration(&c.Backoff.Initial, "backoff-initial", "the upper bound of the first wait after a failed attempt. Defaults to 1s.")
 	s.duration(&c.Backoff.Max, "backoff-max", "the upper bound of all waits. Defaults to 5m.")
 	s.on(&c.HoldDeadKeys, "hold-dead-keys", "keep the events of a key waiting behind a dead event.")
@@ -94,6 +96,11 @@ func newRelaying(s *settings) *relaying {
 	s.on(&r.asJSON, "json", "write the log in JSON.")
 	r.places.define(s)
 	return r
+}
+
+func (r *relaying) setDropUnroutable(text string) error {
+	r.config.DropUnroutable = strings.Split(text, ",")
+	return nil
 }
 
 func (r *relaying) setBroker(s *settings) func(string) error {

@@ -43,6 +43,12 @@ type Config struct {
 	// MaxAttempts is how many attempts of an event are counted before it is
 	// dead. Defaults to 10.
 	MaxAttempts int `yaml:"max_attempts" env:"MAX_ATTEMPTS"`
+	// DropUnroutable are patterns (see [Downstream].Topics) for topics that may have nobody who
+	// listens: an event that the transport returns as unroutable counts as delivered. The relay logs
+	// the first one of a topic, and then their number once an hour. Consumers that come later never
+	// see such an event, unless it is replayed. Defaults to none: an event that no queue takes waits,
+	// and is dead after MaxAttempts.
+	DropUnroutable []string `yaml:"drop_unroutable" env:"DROP_UNROUTABLE"`
 	// Backoff is how long an event waits after a counted attempt.
 	Backoff Backoff `yaml:"backoff" envPrefix:"BACKOFF_"`
 	// HoldDeadKeys holds the later events of a key with a dead event until an operator redrives or
@@ -155,9 +161,7 @@ func (c Config) withDefaults() (Config, error) {
 	span("RouteProbeInterval", &c.RouteProbeInterval, time.Second)
 	span("RouteGrace", &c.RouteGrace, time.Minute)
 	span("ShutdownTimeout", &c.ShutdownTimeout, 15*time.Second)
-	if err := c.validateDownstreams(); err != nil {
-		errs = append(errs, err)
-	}
+	errs = append(errs, c.validateDownstreams(), validatePatterns("DropUnroutable", c.DropUnroutable))
 	if c.LeaseTTL > 0 && c.LeaseTTL < minLeaseTTL {
 		errs = append(errs, fmt.Errorf("LeaseTTL: %v is shorter than %v", c.LeaseTTL, minLeaseTTL))
 	}

@@ -48,9 +48,12 @@ func (d *Downstream) topic(topic string) string {
 
 // takes tells whether topic is a topic of d.
 func (d *Downstream) takes(topic string) bool {
-	return slices.ContainsFunc(d.Topics, func(pattern string) bool {
-		return matches(strings.Split(pattern, "."), strings.Split(topic, "."))
-	})
+	return slices.ContainsFunc(d.Topics, func(pattern string) bool { return matchesTopic(pattern, topic) })
+}
+
+// matchesTopic tells whether a topic matches a pattern.
+func matchesTopic(pattern, topic string) bool {
+	return matches(strings.Split(pattern, "."), strings.Split(topic, "."))
 }
 
 // matches tells whether the words of a topic match the words of a pattern.
@@ -83,16 +86,7 @@ func (d *Downstream) validate() error {
 	if len(d.Topics) == 0 {
 		errs = append(errs, errors.New("Topics: are required"))
 	}
-	for _, pattern := range d.Topics {
-		if err := field.Text("Topics", pattern, 1); err != nil {
-			errs = append(errs, err)
-		}
-		for word := range strings.SplitSeq(pattern, ".") {
-			if len(word) > 1 && strings.ContainsAny(word, "*#") {
-				errs = append(errs, fmt.Errorf("Topics: in %q, * and # stand for whole words", pattern))
-			}
-		}
-	}
+	errs = append(errs, validatePatterns("Topics", d.Topics))
 	for from, to := range d.Rename {
 		if err := field.Text("Rename", d.Prefix+to, 1); err != nil {
 			errs = append(errs, fmt.Errorf("%w (for the topic %q)", err, from))
@@ -103,6 +97,22 @@ func (d *Downstream) validate() error {
 	}
 	if d.Window < 0 {
 		errs = append(errs, fmt.Errorf("Window: %d is negative", d.Window))
+	}
+	return errors.Join(errs...)
+}
+
+// validatePatterns joins all faults of the patterns of a field.
+func validatePatterns(name string, patterns []string) error {
+	var errs []error
+	for _, pattern := range patterns {
+		if err := field.Text(name, pattern, 1); err != nil {
+			errs = append(errs, err)
+		}
+		for word := range strings.SplitSeq(pattern, ".") {
+			if len(word) > 1 && strings.ContainsAny(word, "*#") {
+				errs = append(errs, fmt.Errorf("%s: in %q, * and # stand for whole words", name, pattern))
+			}
+		}
 	}
 	return errors.Join(errs...)
 }

@@ -35,6 +35,7 @@ type relayLoop struct {
 	origin time.Time // of the core's time
 	box    mailbox
 	sendq  chan *core.Entry
+	drop   dropping
 	until  [idgen.Shards]atomic.Int64 // until when events of a shard may be sent
 	tasks  sync.WaitGroup
 
@@ -51,6 +52,7 @@ func newRelayLoop(store outbox.RelayStore, sender transport.Sender, cfg Config, 
 		origin: time.Now(),
 		box:    mailbox{signal: make(chan struct{}, 1)},
 		sendq:  make(chan *core.Entry, cfg.Window),
+		drop:   dropping{patterns: cfg.DropUnroutable, log: cfg.Logger.With("relay", cfg.Name)},
 	}
 	settings := cfg.core()
 	l.core, l.asker = core.New(settings, l.route, batchLimitOf(sender), rnd, once), settings.Asker()

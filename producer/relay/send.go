@@ -50,7 +50,7 @@ func (l *relayLoop) send(ctx context.Context, e *core.Entry) {
 		if err := fault.Hit(ctx, fault.OutcomeKnown); err != nil {
 			res = transport.Result{Outcome: transport.Unavailable, Err: err}
 		}
-		l.box.outcome(core.SendResult{Entry: e, Gen: gen, Result: res})
+		l.box.outcome(core.SendResult{Entry: e, Gen: gen, Result: l.drop.judge(topic, len(msgs), res)})
 	})
 	_ = fault.Hit(ctx, fault.Published)
 }

@@ -45,6 +45,13 @@ func (b backoff) delay(attempt int) time.Duration {
 	return time.Duration(d * (1 - b.spread + 2*b.spread*rand.Float64()))
 }
 
+// tells tells whether failure number attempt, from 0, is worth a record: the first, second, fourth and
+// so on, and every 64th.
+func tells(attempt int) bool {
+	n := attempt + 1
+	return n&(n-1) == 0 || n%64 == 0
+}
+
 // wait waits for delay(attempt) and tells whether ctx has not ended.
 func (b backoff) wait(ctx context.Context, attempt int) bool {
 	timer := time.NewTimer(b.delay(attempt))

@@ -48,7 +48,9 @@ func (cn *connector) run(ctx context.Context) {
 			break
 		}
 		if err != nil {
-			cn.config.Logger.Warn("no connection for publishing", "broker", cn.broker.name, "attempt", attempt+1, "error", err)
+			if tells(attempt) {
+				cn.config.Logger.Warn("no connection for publishing", "broker", cn.broker.name, "attempt", attempt+1, "error", err)
+			}
 			cn.setDown(err)
 		}
 		cn.broker.backoff.wait(ctx, attempt)

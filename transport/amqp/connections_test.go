@@ -2,6 +2,7 @@ package amqp
 
 import (
 	"log/slog"
+	"slices"
 	"testing"
 )
 
@@ -21,5 +22,18 @@ func TestQueueThatIsAloneLeavesTheFirstConnection(t *testing.T) {
 	}
 	if other := cs.find("other"); other != first || other.dedicated || other.losses != 0 {
 		t.Errorf("another queue has the first connection: %t, dedicated: %t, losses: %d", other == first, other.dedicated, other.losses)
+	}
+}
+
+func TestOutageIsToldLessAndLess(t *testing.T) {
+	t.Parallel()
+	var told []int
+	for attempt := range 200 {
+		if tells(attempt) {
+			told = append(told, attempt+1)
+		}
+	}
+	if want := []int{1, 2, 4, 8, 16, 32, 64, 128, 192}; !slices.Equal(told, want) {
+		t.Errorf("told of %v, want %v", told, want)
 	}
 }

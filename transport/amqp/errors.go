@@ -17,7 +17,7 @@ var (
 	ErrBlocked = errors.New("connection is blocked by the broker")
 
 	// ErrUnroutable is reported for a message that no queue took.
-	ErrUnroutable = errors.New("no queue took the message")
+	ErrUnroutable = errors.New("no queue took the message: nobody listens to its topic (declare the consumer's queue, or name the topic in the relay's DropUnroutable)")
 
 	// ErrNacked is reported for a message that the broker nacked, for example because a queue is
 	// full and has the overflow reject-publish.

@@ -51,7 +51,9 @@ func (g *group) rebalance(scope context.Context) {
 			attempt = 0
 		}
 		g.s.connections.dedicate(g.layout.queue, err)
-		g.logger.Warn("cannot rebalance partitions", "attempt", attempt+1, "error", err)
+		if tells(attempt) {
+			g.logger.Warn("cannot rebalance partitions", "attempt", attempt+1, "error", err)
+		}
 		g.s.connections.broker.backoff.wait(scope, attempt)
 	}
 }

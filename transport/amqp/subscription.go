@@ -92,7 +92,9 @@ func (sub *subscription) run(ctx, scope context.Context) {
 		}
 		sub.s.connections.dedicate(sub.queue, err)
 		sub.state.Store(&consumeState{err: err})
-		sub.logger.Warn("consuming stopped", "attempt", attempt+1, "error", err)
+		if tells(attempt) {
+			sub.logger.Warn("consuming stopped", "attempt", attempt+1, "error", err)
+		}
 		if !sub.s.connections.broker.backoff.wait(scope, attempt) {
 			break
 		}

@@ -37,6 +37,7 @@ type Machine struct {
 	stopped  bool
 	report   Report
 	health   coreHealth
+	failing  map[statement.Op]failing
 }
 
 // owners are the parts of the machine, in the order of an event's way; see the package
@@ -138,6 +139,7 @@ func New(cfg Options, routeOf func(topic string) string, batch BatchLimit, rnd *
 		batch = func(string) (int, int) { return 0, 0 }
 	}
 	c := &Machine{
+		failing: make(map[statement.Op]failing),
 		settings: settings{
 			cfg:        cfg,
 			limits:     defaultLimits,
@@ -311,13 +313,28 @@ func (c *Machine) noteEvent(level slog.Level, msg string, e *Entry, attrs ...slo
 	}, attrs...)...)
 }
 
-// noteCall notes the failure of a call.
+// failing is a statement that fails again and again.
+type failing struct {
+	failures int
+	tellAt   time.Duration
+}
+
+// noteCall notes the failure of a call. The notes about a statement that goes on failing are up to a
+// minute apart.
 func (c *Machine) noteCall(cl *Call) {
+	op := cl.Op()
 	if cl.Err == nil {
+		delete(c.failing, op)
 		return
 	}
 	c.health.callErr, c.health.callErrAt = storedError(cl.Err), c.now
-	c.note(slog.LevelWarn, "statement failed", slog.String("statement", cl.Op().String()), slog.Any("error", cl.Err))
+	f := c.failing[op]
+	f.failures++
+	if c.now >= f.tellAt {
+		c.note(slog.LevelWarn, "statement failed", slog.String("statement", op.String()), slog.Int("failures", f.failures), slog.Any("error", cl.Err))
+		f.tellAt = c.now + min(time.Minute, time.Second<<min(f.failures, 6))
+	}
+	c.failing[op] = f
 }
 
 // pause returns how long to wait after the given number of failures of a statement.
