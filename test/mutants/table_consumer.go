@@ -131,7 +131,7 @@ var handling = []Mutant{
 		Name: "panic-is-success", Guarantee: "G3",
 		Broken: "A handler that panics has succeeded.",
 		File:   "consumer/attempt.go",
-		Old: `			err = newPanic(v)
+		Old: `			err = observe.From(ctx).Returned(newPanic(v))
 		}
 	}()
 	if err := fault`,

@@ -240,6 +240,14 @@ SELECT e.dispatch_id`,
 // relaying is about what a relay sends and when it calls an event delivered.
 var relaying = []Mutant{
 	{
+		Name: "unroutable-of-any-topic-dropped", Guarantee: "G2",
+		Broken: "DropUnroutable drops the unroutable events of every topic.",
+		File:   "producer/relay/unroutable.go",
+		Old:    `return matchesTopic(p, topic) })`,
+		New:    `return matchesTopic(p, topic) || true })`,
+		Test:   Test{"producer/relay", "TestEventOfATopicThatMayHaveNobodyCountsAsDelivered"},
+	},
+	{
 		Name: "mark-before-confirm", Guarantee: "G2",
 		Broken: "An event counts as delivered when it was handed to the transport.",
 		File:   "producer/relay/send.go",
