@@ -278,6 +278,9 @@ func (h *Handler[TX]) parked(ctx context.Context, d *delivery, p inbox.Parking, 
 		h.registry.remember(d.term, d.in.event.ID, d.in.event.Digest)
 	}
 	if duplicate {
+		if d.cause != nil {
+			h.logFailure(ctx, d.in, p.Attempts, d.cause, isKnown)
+		}
 		h.counts.table.Add(1)
 		return
 	}

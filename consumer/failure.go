@@ -63,6 +63,7 @@ const (
 	tryAgain  fate = "trying again"
 	isParked  fate = "message parked"
 	isDead    fate = "message is dead"
+	isKnown   fate = "another copy is parked or applied"
 	notParked fate = "message could not be parked"
 )
 

@@ -13,12 +13,13 @@ import (
 	"log"
 	"os"
 	"path/filepath"
-	"sync"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/components/cqrs"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/boxpair/boxpair"
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/middleware"
 	"github.com/boxpair/boxpair/producer"
@@ -189,28 +190,39 @@ func run(ctx context.Context, path string, out io.Writer) error {
 		return err
 	}
 
-	ctx, stop := context.WithCancel(ctx)
+	ctx, stop := context.WithTimeout(ctx, 30*time.Second)
 	defer stop()
-	var parts sync.WaitGroup
-	for _, part := range []func(context.Context) error{router.Run, inbox.Run} {
-		parts.Go(func() {
-			if err := part(ctx); err != nil {
-				log.Print(err)
-			}
-		})
-	}
-	<-router.Running()
-	if err := shop.placeOrder(ctx, "42", "lamp"); err != nil {
+	shopped := make(chan error, 1)
+	go func() { // a customer
+		err := shop.placeOrder(ctx, "42", "lamp")
+		if err == nil {
+			err = waitForConfirmation(ctx, db)
+		}
+		shopped <- err
+		stop() // another service waits for a signal
+	}()
+	group := boxpair.Group{Outbox: outbox, Relay: relay, Inbox: inbox, Router: router}
+	if err := errors.Join(group.Run(ctx), <-shopped); err != nil {
 		return err
 	}
-	for range 2 { // the order's event, then the one that its handler emits; a service calls Run
-		if _, err := relay.RunOnce(ctx); err != nil {
+	return report(db, out)
+}
+
+// waitForConfirmation waits until the order is confirmed.
+func waitForConfirmation(ctx context.Context, db *sql.DB) error {
+	look := time.NewTicker(5 * time.Millisecond)
+	defer look.Stop()
+	for confirmed := 0; confirmed == 0; {
+		if err := db.QueryRowContext(ctx, `SELECT count(*) FROM confirmations`).Scan(&confirmed); err != nil {
 			return err
 		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-look.C:
+		}
 	}
-	stop()
-	parts.Wait()
-	return report(db, out)
+	return nil
 }
 
 func report(db *sql.DB, out io.Writer) error {

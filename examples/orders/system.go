@@ -12,6 +12,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/boxpair/boxpair"
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/producer"
 	"github.com/boxpair/boxpair/producer/relay"
@@ -124,16 +125,20 @@ func (s *system[TX]) runService(ctx context.Context, service string, listening f
 			return fmt.Errorf("add handler %s: %w", sub.consumer(), err)
 		}
 	}
-	return together(ctx, router.Run, inbox.Run, outbox.Run, func(ctx context.Context) error {
-		select {
-		case <-router.Running():
-			listening()
-		case <-ctx.Done():
-		}
+	heard := part(func(ctx context.Context) error { // runs when the router does
+		listening()
 		<-ctx.Done()
 		return nil
 	})
+	group := boxpair.Group{Outbox: outbox, Inbox: inbox, Router: router, Others: []boxpair.Part{heard}, NoJanitor: true, Logger: s.logger}
+	return group.Run(ctx) // relays run in processes of their own, and the audit reads all events
 }
+
+// part is a function as a part of a service.
+type part func(ctx context.Context) error
+
+// Run implements [boxpair.Part].
+func (p part) Run(ctx context.Context) error { return p(ctx) }
 
 func (s *system[TX]) addHandler(router *message.Router, inbox *consumer.Inbox[TX], sub subscription) error {
 	subscriber, err := s.net.subscriber(sub)

@@ -4,18 +4,17 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"os"
-	"sync"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/google/uuid"
 
+	"github.com/boxpair/boxpair"
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/consumer/effects"
 	"github.com/boxpair/boxpair/producer"
@@ -127,16 +126,5 @@ func (db *database[TX]) serve(ctx context.Context, providerURL string) error {
 	if err != nil {
 		return err
 	}
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
-	var wg sync.WaitGroup
-	errs := make(chan error, 3)
-	for _, part := range []func(context.Context) error{router.Run, inbox.Run, relay.Run} {
-		wg.Go(func() {
-			defer stop() // no part works without the others
-			errs <- part(ctx)
-		})
-	}
-	wg.Wait()
-	return errors.Join(<-errs, <-errs, <-errs)
+	return boxpair.Group{Outbox: db.outbox, Relay: relay, Inbox: inbox, Router: router}.Run(ctx)
 }
