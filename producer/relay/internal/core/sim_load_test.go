@@ -326,10 +326,10 @@ func (s *load) check() {
 }
 
 // TestSimulateLoad plays schedules of much work, each with a seed of its own. BOXPAIR_SIM_SEED is
-// the seed of the first.
+// the seed of the first, BOXPAIR_SIM_LOADS how many are played.
 func TestSimulateLoad(t *testing.T) {
 	t.Parallel()
-	seed := simSetting(t, "BOXPAIR_SIM_SEED", 1)
+	seed, loads := simSetting(t, "BOXPAIR_SIM_SEED", 1), simSetting(t, "BOXPAIR_SIM_LOADS", loads)
 	var workers sync.WaitGroup
 	defer workers.Wait()
 	for worker := range uint64(2) {
