@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/google/uuid"
 
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/store/inbox"
@@ -197,29 +196,6 @@ func TestMessageThatKillsTheProcessIsDeadWithoutBeingRun(t *testing.T) {
 	r.consume(again(msg(1)))
 	r.wantCalls(1)
 	r.wantDone(number(1), 1)
-}
-
-// TestProcessThatComesBackMeanwhileConvictsNobody: a copy runs in another process, and its start
-// counts until its handler returns, which lets the next copy in.
-func TestProcessThatComesBackMeanwhileConvictsNobody(t *testing.T) {
-	t.Parallel()
-	store := newFake()
-	store.attempts[claimKey{1, number(1)}] = attemptRow{starts: 4}
-	r := newRig(t, setup{store: store})
-	var came atomic.Bool
-	store.setFault(func(step string) error {
-		if step == "begin" && !came.Swap(true) {
-			_, err := store.countAll("unstarted", 1, []uuid.UUID{number(1)}, func(r *attemptRow) int { r.starts--; return r.starts })
-			return err
-		}
-		return nil
-	})
-	r.consume(again(msg(1)))
-	r.wantCalls(1)
-	r.wantDone(number(1), 1)
-	if !came.Load() {
-		t.Error("no claim was made")
-	}
 }
 
 func TestDuplicateThatIsRedeliveredIsNotRunAndKeepsNoStart(t *testing.T) {

@@ -101,9 +101,9 @@ func (su *suspects[TX]) run(ctx context.Context, id uuid.UUID, within time.Durat
 	a, first := su.runIn(ctx, shared, id, atAnyTime, run)
 	if !first && !a.notBegun && a.err == nil {
 		a, _ = su.runIn(ctx, exclusive, id, within, run)
-		for range recounts {
-			if !errors.Is(a.err, ErrNeverCameBack) || pace.Sleep(ctx, su.inbox.jitter(recountAfter)) != nil {
-				break
+		for n := 0; n < recounts && errors.Is(a.err, ErrNeverCameBack); n++ {
+			if err := pace.Sleep(ctx, su.inbox.jitter(recountAfter)); err != nil {
+				return attempt{err: err, notBegun: true}
 			}
 			a, _ = su.runIn(ctx, exclusive, id, 0, run)
 		}

@@ -277,8 +277,8 @@ var handling = []Mutant{
 		Name: "start-that-came-back-convicts", Guarantee: "G5",
 		Broken: "A message is dead because of the start of another process whose handler has returned meanwhile.",
 		File:   "consumer/suspect.go",
-		Old:    `		for range recounts {`,
-		New:    `		for range 0 {`,
+		Old:    `n < recounts && errors.Is(a.err, ErrNeverCameBack)`,
+		New:    `n < 0 && errors.Is(a.err, ErrNeverCameBack)`,
 		Test:   Test{"consumer", "TestProcessThatComesBackMeanwhileConvictsNobody"},
 	},
 	{
