@@ -33,7 +33,7 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: test
-test: $(TESTENV) ## all tests, the library's under -race, on a PostgreSQL and a RabbitMQ of their own (PKGS=./some/package: its tests only)
+test: $(TESTENV) ## all tests, the library's under -race but for the relay's core, on a PostgreSQL and a RabbitMQ of their own (PKGS=./some/package: its tests only)
 	GO=$(GO) RACE="$(RACE)" $(TESTENV) -- $(TESTS)
 
 .PHONY: stress

@@ -13,6 +13,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/store/postgres"
@@ -53,6 +54,7 @@ func (c sharing) measure(ctx context.Context, s *stage) error {
 	if err := errors.Join(c.publish(topic, publisher, s), publisher.Close(), s.warm(ctx, pool, 34)); err != nil {
 		return err
 	}
+	s.later(func() { _ = c.remove(s, topic, config.Queue.GenerateName(topic)) })
 	order := &overtaking{last: make(map[string]int), left: s.n, all: make(chan struct{})}
 	err = s.timed(ctx, func() (int, error) {
 		for range c.processes {
@@ -87,6 +89,28 @@ func (c sharing) publish(topic string, publisher *amqp.Publisher, s *stage) erro
 		}
 	}
 	return nil
+}
+
+// remove removes what was declared for the topic.
+func (c sharing) remove(s *stage, topic, queue string) error {
+	conn, err := amqp091.Dial(s.amqpURL)
+	if err != nil {
+		return errors.New("connect to RabbitMQ failed") // the cause may show the password
+	}
+	defer func() { _ = conn.Close() }()
+	ch, err := conn.Channel()
+	if err != nil {
+		return err
+	}
+	for i := range c.partitions {
+		if _, err := ch.QueueDelete(fmt.Sprintf("%s.%dof%d", queue, i+1, c.partitions), false, false, false); err != nil {
+			return err
+		}
+	}
+	if _, err := ch.QueueDelete(queue, false, false, false); err != nil {
+		return err
+	}
+	return ch.ExchangeDelete(topic, false, false)
 }
 
 // start starts one process of the consumer.

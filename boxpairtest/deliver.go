@@ -43,9 +43,7 @@ func Messages(t testing.TB, producerName string, events ...producer.Event) []*me
 		}
 		e.ResendUntil = e.Stamp.Add(e.ResendFor)
 		msg := e.Message()
-		if apart := e.Stamp.Sub(e.OccurredAt).Abs(); apart >= time.Second && e.OccurredAt.Unix() > 0 {
-			msg.Metadata[transport.MetaOccurredAt] = e.OccurredAt.UTC().Format(time.RFC3339Nano)
-		}
+		transport.SetOccurredAt(msg, e.OccurredAt, e.Stamp)
 		msgs = append(msgs, msg)
 	}
 	return msgs

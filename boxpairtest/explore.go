@@ -1,6 +1,7 @@
 package boxpairtest
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -443,7 +444,7 @@ func (x *exploration) inOrder(order []int) (string, error) {
 			}
 			if a.committed {
 				x.collect(a.events)
-			} else if err := firstOf(a.returned, a.ended); !consumer.Rejected(err) {
+			} else if err := cmp.Or(a.returned, a.ended); !consumer.Rejected(err) {
 				again, last = append(again, i), err
 				held[key] = true
 			}
@@ -453,16 +454,6 @@ func (x *exploration) inOrder(order []int) (string, error) {
 	state, err := x.state()
 	slices.Sort(x.events)
 	return state + "\n" + strings.Join(x.events, "\n"), err
-}
-
-// firstOf returns the first error that is not nil.
-func firstOf(errs ...error) error {
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 func (x *exploration) collect(events []observe.Event) {

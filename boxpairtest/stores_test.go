@@ -78,18 +78,25 @@ func explored[TX any](t *testing.T, id string, at int, store bothStores[TX], db 
 	}
 }
 
-func TestEachWayToSendAStatementIsSeen(t *testing.T) {
-	t.Parallel()
+// newPostgres returns a database with the library's tables and visits.
+func newPostgres(t *testing.T) (*pgxpool.Pool, *sql.DB) {
+	t.Helper()
 	pool, err := pgxpool.New(t.Context(), testenv.Postgres(t))
 	ok(t, err)
 	t.Cleanup(pool.Close)
 	_, err = postgres.Migrate(t.Context(), pool, postgres.Config{})
 	ok(t, err)
-	store, err := postgres.New(pool, postgres.Config{})
-	ok(t, err)
 	db := stdlib.OpenDBFromPool(pool)
 	t.Cleanup(func() { _ = db.Close() })
 	execute(t, db, visits)
+	return pool, db
+}
+
+func TestEachWayToSendAStatementIsSeen(t *testing.T) {
+	t.Parallel()
+	pool, db := newPostgres(t)
+	store, err := postgres.New(pool, postgres.Config{})
+	ok(t, err)
 	const insert = `INSERT INTO visits VALUES ($1)`
 	ways := []func(ctx context.Context, tx pgx.Tx) error{
 		func(ctx context.Context, tx pgx.Tx) error {
@@ -159,16 +166,9 @@ func TestStatementsOfDatabaseSQLAreSeen(t *testing.T) {
 	t.Parallel()
 	t.Run("PostgreSQL", func(t *testing.T) {
 		t.Parallel()
-		pool, err := pgxpool.New(t.Context(), testenv.Postgres(t))
-		ok(t, err)
-		t.Cleanup(pool.Close)
-		_, err = postgres.Migrate(t.Context(), pool, postgres.Config{})
-		ok(t, err)
+		pool, db := newPostgres(t)
 		store, err := postgres.NewSQL(pool, postgres.Config{})
 		ok(t, err)
-		db := stdlib.OpenDBFromPool(pool)
-		t.Cleanup(func() { _ = db.Close() })
-		execute(t, db, visits)
 		explored(t, "1", 1, store, db, consumer.HandlerConfig{}, plainSteps("$1")[:1])
 	})
 	t.Run("SQLite", func(t *testing.T) {

@@ -118,6 +118,14 @@ func (e *Event) Message() *message.Message {
 	return msg
 }
 
+// SetOccurredAt says in msg when its event happened, if that is a second or more from the event's
+// stamp, and known.
+func SetOccurredAt(msg *message.Message, occurredAt, stamp time.Time) {
+	if apart := stamp.Sub(occurredAt).Abs(); apart >= time.Second && occurredAt.Unix() > 0 {
+		msg.Metadata[MetaOccurredAt] = occurredAt.UTC().Format(time.RFC3339Nano)
+	}
+}
+
 // Parse reads the event in msg. It also reads messages of publishers that do not know this
 // contract: fields without metadata stay zero. If the UUID is no dispatch ID, the error wraps
 // [ErrNotDispatchID]; if other metadata cannot be read, the error names it. On an error the event

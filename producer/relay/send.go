@@ -91,9 +91,7 @@ func messagesTo(ctx context.Context, e *core.Entry) []*message.Message {
 // messageTo returns e's message for one send.
 func messageTo(ctx context.Context, e *core.Entry) *message.Message {
 	msg := e.Message()
-	if apart := e.Stamp.Sub(e.OccurredAt).Abs(); apart >= time.Second && e.OccurredAt.Unix() > 0 { // otherwise the stamp will do
-		msg.Metadata[transport.MetaOccurredAt] = e.OccurredAt.UTC().Format(time.RFC3339Nano)
-	}
+	transport.SetOccurredAt(msg, e.OccurredAt, e.Stamp)
 	if e.Redelivered {
 		ctx = transport.WithRedelivered(ctx)
 	}

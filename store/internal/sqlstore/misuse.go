@@ -46,6 +46,7 @@ type Syntax struct {
 
 // Reading tells what a text of statements does to its transaction.
 type Reading struct {
+	// Text is the text, or "" for what is no statement of a function.
 	Text string
 	// Ends is the first word of a statement that ends the transaction, in upper case, or "".
 	Ends string
