@@ -392,3 +392,22 @@ func TestQueueIsUsedWithTheConsumersThatItWasDeclaredWith(t *testing.T) {
 		})
 	}
 }
+
+// TestExistingQueueIsDeclaredByManyAtOnce, as the partitions of a topic declare what they share.
+func TestExistingQueueIsDeclaredByManyAtOnce(t *testing.T) {
+	t.Parallel()
+	url, name := testenv.AMQPURL(t), topic(t)
+	declareQuorum(t, url, name, nil)
+	s := newSubscriber(t, amqp.SubscriberConfig{AMQP: amqp.DurableQueue(url), Logger: slog.New(slog.DiscardHandler)})
+	var all sync.WaitGroup
+	for range 16 {
+		all.Go(func() {
+			for range 10 {
+				if err := s.SubscribeInitialize(name); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+}

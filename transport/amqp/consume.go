@@ -83,8 +83,8 @@ func (sub *subscription) startConsumer(ctx context.Context, conn *connection) (*
 
 // checkPartitions returns an error if the topic has another number of partitions by now.
 func (sub *subscription) checkPartitions(conn *connection) error {
-	return sub.s.topology.declare(conn, sub.s.timeout, func(ch *amqp091.Channel, version int) error {
-		return sub.s.topology.ensureMarker(ch, sub.layout, version)
+	return sub.s.topology.declare(conn, sub.s.timeout, func(t *topology, ch *amqp091.Channel, version int) error {
+		return t.ensureMarker(ch, sub.layout, version)
 	})
 }
 

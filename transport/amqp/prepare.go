@@ -105,8 +105,8 @@ func (p *Publisher) pause(d time.Duration) {
 
 // declare declares the topology of a topic, and wakes the calls that wait for the declaration.
 func (p *Publisher) declare(c *confirmChannel, prep *preparation, topic string) {
-	err := p.topology.declare(c.conn, p.config.ConfirmTimeout, func(ch *amqp091.Channel, version int) error {
-		return p.declareTopic(ch, topic, version)
+	err := p.topology.declare(c.conn, p.config.ConfirmTimeout, func(t *topology, ch *amqp091.Channel, version int) error {
+		return p.declareTopic(t, ch, topic, version)
 	})
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -126,23 +126,23 @@ func (p *Publisher) declare(c *confirmChannel, prep *preparation, topic string) 
 }
 
 // declareTopic declares the exchange of a topic and the configured queues.
-func (p *Publisher) declareTopic(ch *amqp091.Channel, topic string, version int) error {
+func (p *Publisher) declareTopic(t *topology, ch *amqp091.Channel, topic string, version int) error {
 	exchange, key := p.route(topic)
-	if err := p.topology.ensureExchange(ch, exchange); err != nil {
+	if err := t.ensureExchange(ch, exchange); err != nil {
 		return err
 	}
 	for _, q := range p.queues(topic) {
 		if q.Partitions > 0 {
 			l := layout{queue: q.Name, exchange: exchange, key: key, count: q.Partitions}
-			if err := p.topology.ensureLayout(ch, l, version); err != nil {
+			if err := t.ensureLayout(ch, l, version); err != nil {
 				return err
 			}
 			continue
 		}
-		if err := p.topology.ensureQueue(ch, q.Name, version); err != nil {
+		if err := t.ensureQueue(ch, q.Name, version); err != nil {
 			return err
 		}
-		if err := p.topology.bind(ch, q.Name, q.BindingKey, exchange); err != nil {
+		if err := t.bind(ch, q.Name, q.BindingKey, exchange); err != nil {
 			return err
 		}
 	}

@@ -108,11 +108,11 @@ func (r *repartition) run() error {
 	if err := r.remove(); err != nil {
 		return err
 	}
-	return r.declare(r.to, func(ch *amqp091.Channel, version int) error {
+	return r.declare(r.to, func(t *topology, ch *amqp091.Channel, version int) error {
 		if r.layout.count > 0 {
-			return r.to.ensureLayout(ch, r.layout, version)
+			return t.ensureLayout(ch, r.layout, version)
 		}
-		return r.to.ensureSubscription(ch, r.layout.queue, r.layout.exchange, version)
+		return t.ensureSubscription(ch, r.layout.queue, r.layout.exchange, version)
 	})
 }
 
@@ -120,18 +120,20 @@ func (r *repartition) channel(f func(*amqp091.Channel) error) error {
 	return r.conn.withChannel(requestTimeout, f)
 }
 
-func (r *repartition) declare(t *topology, f func(ch *amqp091.Channel, version int) error) error {
+func (r *repartition) declare(t *topology, f func(t *topology, ch *amqp091.Channel, version int) error) error {
 	return t.declare(r.conn, requestTimeout, f)
 }
 
 // checkNumber returns an error unless the broker has the old number of partitions. It reports done
 // if the broker has the new number.
 func (r *repartition) checkNumber() (done bool, err error) {
-	err = r.declare(r.from, func(ch *amqp091.Channel, version int) error { return declareNumber(ch, r.from, r.old, version) })
+	err = r.declare(r.from, func(t *topology, ch *amqp091.Channel, version int) error { return declareNumber(ch, t, r.old, version) })
 	if errorCode(err) != amqp091.PreconditionFailed {
 		return false, err
 	}
-	other := r.declare(r.to, func(ch *amqp091.Channel, version int) error { return declareNumber(ch, r.to, r.layout, version) })
+	other := r.declare(r.to, func(t *topology, ch *amqp091.Channel, version int) error {
+		return declareNumber(ch, t, r.layout, version)
+	})
 	if other == nil {
 		return true, nil
 	}
@@ -192,12 +194,12 @@ func (r *repartition) proveEmpty() error {
 
 // declareQueues declares and binds the new queues, without the marker queue.
 func (r *repartition) declareQueues() error {
-	return r.declare(r.to, func(ch *amqp091.Channel, version int) error {
-		if err := r.to.ensureExchange(ch, r.layout.exchange); err != nil {
+	return r.declare(r.to, func(t *topology, ch *amqp091.Channel, version int) error {
+		if err := t.ensureExchange(ch, r.layout.exchange); err != nil {
 			return err
 		}
 		for i := range r.layout.count {
-			if err := r.to.ensurePartition(ch, r.layout, i+1, version); err != nil {
+			if err := t.ensurePartition(ch, r.layout, i+1, version); err != nil {
 				return err
 			}
 		}

@@ -264,19 +264,19 @@ func (s *Subscriber) newSubscription(g *group, topic, queue string) *subscriptio
 // messages if needed.
 func (sub *subscription) declare(conn *connection) error {
 	s := sub.s
-	return s.topology.declare(conn, s.timeout, func(ch *amqp091.Channel, version int) error {
-		if err := sub.declareQueue(ch, version); err != nil {
+	return s.topology.declare(conn, s.timeout, func(t *topology, ch *amqp091.Channel, version int) error {
+		if err := sub.declareQueue(t, ch, version); err != nil {
 			return err
 		}
 		if !s.undecodable() {
 			return nil
 		}
-		return s.topology.ensureUndecodable(ch, sub.undecodableQueue(), version)
+		return t.ensureUndecodable(ch, sub.undecodableQueue(), version)
 	})
 }
 
-func (sub *subscription) declareQueue(ch *amqp091.Channel, version int) error {
-	t, l := sub.s.topology, sub.layout
+func (sub *subscription) declareQueue(t *topology, ch *amqp091.Channel, version int) error {
+	l := sub.layout
 	if sub.partition == 0 {
 		return t.ensureSubscription(ch, l.queue, l.exchange, version)
 	}

@@ -37,8 +37,8 @@ type topology struct {
 	competing   bool // several consumers of a queue may be active
 	consumes    bool // of a subscriber
 
-	adopted *sync.Map // of adoption: the arguments in which existing queues differ
-	single  *sync.Map // names of queues that have a single active consumer
+	adopted map[adoption]bool // within declare: the arguments in which existing queues differ
+	single  *sync.Map         // names of queues that have a single active consumer
 }
 
 // adoption is an argument in which an existing queue differs from the declaration, and which is
@@ -46,7 +46,7 @@ type topology struct {
 type adoption struct{ queue, argument string }
 
 func newTopology(mode Topology, queueType QueueType, c wamqp.Config, allowLoss bool, logger *slog.Logger) *topology {
-	t := &topology{mode: mode, queueType: queueType, amqp: c, allowLoss: allowLoss, logger: logger, adopted: &sync.Map{}, single: &sync.Map{}}
+	t := &topology{mode: mode, queueType: queueType, amqp: c, allowLoss: allowLoss, logger: logger, single: &sync.Map{}}
 	// Without waiting for answers, a failed declaration would only close the channel later.
 	t.amqp.Exchange.NoWait, t.amqp.Queue.NoWait, t.amqp.QueueBind.NoWait = false, false, false
 	if customBuilder(&c) {
@@ -55,21 +55,24 @@ func newTopology(mode Topology, queueType QueueType, c wamqp.Config, allowLoss b
 	return t
 }
 
-// declare runs f, which makes declarations, on a channel of its own. An existing queue may have
-// another delivery limit or another number of active consumers. If the queue may be used
-// nevertheless, declare runs f again, with the argument as the queue has it.
-func (t *topology) declare(conn *connection, timeout time.Duration, f func(ch *amqp091.Channel, version int) error) error {
+// declare runs f, which makes the declarations of the topology that it is given, on a channel of its
+// own. An existing queue may have another delivery limit or another number of active consumers. If
+// the queue may be used nevertheless, declare runs f again, with the argument as the queue has it.
+// The next declaration begins anew: the queue may have been replaced or deleted by then.
+func (t *topology) declare(conn *connection, timeout time.Duration, f func(t *topology, ch *amqp091.Channel, version int) error) error {
+	now := *t
+	now.adopted = make(map[adoption]bool)
 	for {
-		err := conn.withChannel(timeout, func(ch *amqp091.Channel) error { return f(ch, conn.version()) })
+		err := conn.withChannel(timeout, func(ch *amqp091.Channel) error { return f(&now, ch, conn.version()) })
 		var other *argumentError
 		if !errors.As(err, &other) || !other.safe {
 			return err
 		}
 		key := adoption{other.queue, other.argument}
-		if _, again := t.adopted.LoadOrStore(key, true); again {
+		if now.adopted[key] {
 			return err
 		}
-		defer t.adopted.Delete(key) // the queue may be replaced or deleted before the next declaration
+		now.adopted[key] = true
 		t.sayAdopted(other)
 	}
 }
@@ -157,7 +160,7 @@ func (t *topology) deadLetterExchange(ch *amqp091.Channel, queue string) error {
 
 // arguments returns the arguments with which a queue is declared.
 func (t *topology) arguments(name string, args amqp091.Table, version int) amqp091.Table {
-	if _, ok := t.adopted.Load(adoption{name, deliveryLimitArg}); ok {
+	if t.adopted[adoption{name, deliveryLimitArg}] {
 		version = 0
 	}
 	return queueArguments(args, t.queueType, version)
@@ -167,8 +170,7 @@ func (t *topology) arguments(name string, args amqp091.Table, version int) amqp0
 // a time is active, which keeps the order of keys.
 func (t *topology) consumed(name string, version int) amqp091.Table {
 	args := t.arguments(name, t.amqp.Queue.Arguments, version)
-	_, adopted := t.adopted.Load(adoption{name, amqp091.SingleActiveConsumerArg})
-	if t.decidesConsumers() && t.competing == adopted {
+	if t.decidesConsumers() && t.competing == t.adopted[adoption{name, amqp091.SingleActiveConsumerArg}] {
 		args[amqp091.SingleActiveConsumerArg] = true
 	}
 	return args
