@@ -11,6 +11,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/boxpair/boxpair/internal/memcontrol"
 	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/transport"
@@ -57,6 +58,8 @@ type parkedRow struct {
 // fakeStore is a database in memory, for what no real one does on demand. It
 // keeps the contract of [inbox.Store].
 type fakeStore struct {
+	memcontrol.Store
+
 	ahead time.Duration // how far the database's clock is ahead of the process's
 	// fault, if set, is asked before each step: register, newest, begin, claimed (after
 	// the claim, before the handler), commit (its error rolls back), answer (its error comes

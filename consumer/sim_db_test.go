@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/boxpair/boxpair/internal/memcontrol"
 	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/transport"
 )
@@ -16,6 +17,7 @@ import (
 // simDB is the database of a simulation: rows that are committed, and transactions
 // that hold locks. It is touched by one goroutine at a time, the scheduler's.
 type simDB struct {
+	control   memcontrol.Store
 	sim       *simulation
 	consumers []*simConsumer
 	claims    map[claimKey]*simClaim

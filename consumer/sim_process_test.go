@@ -65,7 +65,7 @@ func (s *simulation) startProcess() {
 	p := &simProcess{sim: s, name: fmt.Sprintf("p%02d", s.named), handlers: make(map[string]*consumer.Handler[*simTx])}
 	p.ctx, p.cancel = context.WithCancel(s.t.Context())
 	var err error
-	if p.inbox, err = consumer.New(&simStore{p, s.db}, s.cfg); err != nil {
+	if p.inbox, err = consumer.New(&simStore{&s.db.control, p, s.db}, s.cfg); err != nil {
 		s.t.Fatal(err)
 	}
 	seed := s.rnd.Uint64()

@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/boxpair/boxpair/internal/memcontrol"
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
@@ -17,6 +18,8 @@ var errCrashed = fmt.Errorf("the process is dead: %w", errOutage)
 // simStore is the way of one process to the database. Each statement waits for its
 // turn, and may fail before or after it did its work.
 type simStore struct {
+	*memcontrol.Store
+
 	proc *simProcess
 	db   *simDB
 }

@@ -1,6 +1,10 @@
 package inbox
 
-import "context"
+import (
+	"context"
+
+	"github.com/boxpair/boxpair/store/control"
+)
 
 // Identifier is an optional part of a [Store] that tells a fail-over or a restore from a restart.
 // An inbox calls Identity before it uses its windows, and every few seconds.
@@ -22,4 +26,5 @@ type Store[TX any] interface {
 	ParkedStore[TX]
 	WindowStore
 	HistoryStore
+	control.Store
 }

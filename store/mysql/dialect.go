@@ -32,6 +32,8 @@ var words = map[string]string{
 	"first": "$.live = 1",
 	"waits": "$.live = 1",
 
+	"user_or": "COALESCE(NULLIF($, ''), CURRENT_USER())",
+
 	"of_events":  "e.dispatch_id IN ?",
 	"in_receipt": "JSON_CONTAINS(r.event_ids, CAST(e.id AS CHAR))",
 	"by_newest":  "FORCE INDEX (applied)",

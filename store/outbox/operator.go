@@ -14,7 +14,7 @@ type StalledRoute struct {
 	Relay string
 	// Topic is the topic, and Route the name of its route, as of [transport.Sender].
 	Topic, Route string
-	// State tells whether the transport refuses messages or does not answer.
+	// State tells whether the transport refuses messages, does not answer, or is paused.
 	State RouteState
 	// For is how long ago the first failure after the last success was.
 	For time.Duration
@@ -26,7 +26,9 @@ type StalledRoute struct {
 type RouteState string
 
 const (
-	// RoutePaused routes refuse or return messages.
+	// RouteRefusing routes refuse or return messages.
+	RouteRefusing RouteState = "refusing"
+	// RoutePaused routes are paused by an operator; LastError says until when, by whom and why.
 	RoutePaused RouteState = "paused"
 	// RouteUnavailable routes do not answer, or the outcome of their messages is unknown.
 	RouteUnavailable RouteState = "unavailable"

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/boxpair/boxpair/store/control"
 )
 
 // SequenceError says that the sequence of event numbers was reset below numbers in use. Logical
@@ -49,6 +51,8 @@ type SequenceChecker interface {
 // the epoch, the method changes nothing in the shard and reports the shard as lost. No method
 // leaves a transaction open.
 type RelayStore interface {
+	control.Store
+
 	// Heartbeat makes relay visible for ttl, and returns the number of visible relays.
 	Heartbeat(ctx context.Context, relay string, ttl time.Duration) (live int, err error)
 	// Acquire leases up to n shards for ttl: free shards, shards with an expired lease, and shards

@@ -27,6 +27,8 @@ var words = map[string]string{
 	"first": "$.ordered AND $.state IN ('retrying', 'following')",
 	"waits": "$.ordered AND $.state IN ('pending', 'doing', 'answered', 'uncertain')",
 
+	"user_or": "$",
+
 	"of_events":  "$.id IN (SELECT id FROM {outbox_events} WHERE dispatch_id IN ?)",
 	"in_receipt": "e.id IN (SELECT value FROM json_each(r.event_ids))",
 	"by_newest":  "NOT INDEXED", // the index on stamps would need a sort of all rows

@@ -38,7 +38,7 @@ func (o *outboxRig[TX]) report(relay string, topics ...string) {
 
 func stalledRoute(topic string) outbox.StalledRoute {
 	return outbox.StalledRoute{
-		Topic: topic, Route: "queue 'stock' of \"shop\"", State: outbox.RoutePaused, For: time.Hour, LastError: "312 NO_ROUTE",
+		Topic: topic, Route: "queue 'stock' of \"shop\"", State: outbox.RouteRefusing, For: time.Hour, LastError: "312 NO_ROUTE",
 	}
 }
 

@@ -60,7 +60,7 @@ func (rp *routeReports) list() []outbox.StalledRoute {
 		if !r.stalled() {
 			continue
 		}
-		state := outbox.RoutePaused
+		state := outbox.RouteRefusing
 		if r.down {
 			state = outbox.RouteUnavailable
 		}

@@ -33,7 +33,7 @@ func TestTheDatabaseKnowsWhichRoutesDoNotWork(t *testing.T) {
 		t.Errorf("the route has not worked for %v", got[0].For)
 	}
 	got[0].For = 0
-	if want := (outbox.StalledRoute{Topic: "sick/a", Route: "sick", State: outbox.RoutePaused, LastError: errRefused.Error()}); got[0] != want {
+	if want := (outbox.StalledRoute{Topic: "sick/a", Route: "sick", State: outbox.RouteRefusing, LastError: errRefused.Error()}); got[0] != want {
 		t.Errorf("reported is %+v, want %+v", got[0], want)
 	}
 	r.run(time.Minute)

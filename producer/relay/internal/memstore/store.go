@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/boxpair/boxpair/idgen"
+	"github.com/boxpair/boxpair/internal/memcontrol"
 	"github.com/boxpair/boxpair/producer/internal/wakeup"
 	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/transport"
@@ -51,6 +52,7 @@ type Store struct {
 	Last     int64                     // highest committed Seq
 	Untrue   []string                  // descriptions of untrue kept places
 	Flaws    Flaws
+	Control  memcontrol.Store
 }
 
 // Flaws are ways in which a store may break its contract.
@@ -110,6 +112,7 @@ func New(clock func() time.Duration) *Store {
 		Receipts: make(map[int64]int),
 		Calls:    make(map[string]int),
 	}
+	f.Control.Now = func() time.Time { return time.Unix(0, 0).Add(clock()) }
 	for i := range f.Queue {
 		f.Queue[i] = make(map[int64]int64)
 	}

@@ -1,0 +1,85 @@
+// Package notice calls observers beside the work that they observe.
+package notice
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+)
+
+const (
+	most     = 1024 // pending calls
+	logEvery = time.Minute
+)
+
+// Queue calls functions one after another, in the order of Put. A function that is slow, panics or
+// ends its goroutine holds up only other functions of the queue. A goroutine runs while calls are
+// pending. The zero value, with a logger, is ready.
+type Queue struct {
+	Log *slog.Logger
+
+	mu      sync.Mutex
+	pending []func()
+	running bool
+	missed  int       // since the last record
+	logAt   time.Time // of the next record about missed calls
+}
+
+// Put has call called soon, unless too many calls are pending. Put does not block.
+func (q *Queue) Put(call func()) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.pending) >= most {
+		q.missed++
+		if now := time.Now(); !now.Before(q.logAt) {
+			q.Log.Warn("observer is slow: notices were dropped", "dropped", q.missed)
+			q.missed, q.logAt = 0, now.Add(logEvery)
+		}
+		return
+	}
+	q.pending = append(q.pending, call)
+	if !q.running {
+		q.running = true
+		go q.run()
+	}
+}
+
+// run makes the pending calls.
+func (q *Queue) run() {
+	ended := false
+	defer func() {
+		if !ended { // a call has ended the goroutine
+			q.Log.Error("observer ended its goroutine")
+			go q.run()
+		}
+	}()
+	for call := q.next(); call != nil; call = q.next() {
+		q.call(call)
+	}
+	ended = true
+}
+
+// next returns the next call, or nil without one.
+func (q *Queue) next() func() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.pending) == 0 {
+		q.running, q.pending = false, nil
+		return nil
+	}
+	call := q.pending[0]
+	q.pending[0] = nil
+	q.pending = q.pending[1:]
+	return call
+}
+
+func (q *Queue) call(call func()) {
+	defer func() {
+		if v := recover(); v != nil {
+			q.Log.LogAttrs(context.Background(), slog.LevelError, "observer panicked", slog.String("panic", fmt.Sprintf("%T", v)))
+		}
+	}()
+	call()
+}
