@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/boxpair/boxpair/producer/relay"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // Connection is the state of a connection to a broker, as amqp.Publisher.Health returns it. A
@@ -55,7 +56,7 @@ func Relay(h relay.Health, poll time.Duration, connections ...Connection) []stri
 		}
 	}
 	for _, route := range h.Routes {
-		if route.Paused || route.Overdue {
+		if route.State == outbox.RouteRefusing || route.Overdue && route.State != outbox.RoutePaused {
 			list = append(list, "route "+route.Route+": "+route.LastError)
 		}
 	}

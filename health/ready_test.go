@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/boxpair/boxpair/producer/relay"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 func TestProblemsOfARelayAreWhatAnOperatorMustKnow(t *testing.T) {
@@ -24,7 +25,7 @@ func TestProblemsOfARelayAreWhatAnOperatorMustKnow(t *testing.T) {
 		"[database: migrations are missing]":               {relay.Health{Running: true, LastRead: now, SchemaError: "migrations are missing"}, up},
 		"[broker: blocked]":                                {relay.Health{Running: true, LastRead: now}, Connection{"broker", true, errors.New("blocked")}},
 		"[route r: no queue]": {relay.Health{Running: true, LastRead: now, DatabaseError: "was down", DatabaseErrorAt: now.Add(-1), Routes: []relay.RouteHealth{
-			{Route: "r", Paused: true, LastError: "no queue"}, {Route: "s"},
+			{Route: "r", State: outbox.RouteRefusing, LastError: "no queue"}, {Route: "s"}, {Route: "t", State: outbox.RoutePaused, Overdue: true},
 		}}, up},
 	} {
 		if got := fmt.Sprint(Relay(c.relay, time.Minute, c.broker)); got != want {

@@ -49,6 +49,9 @@ type Config struct {
 	// see such an event, unless it is replayed. Defaults to none: an event that no queue takes waits,
 	// and is dead after MaxAttempts.
 	DropUnroutable []string `yaml:"drop_unroutable" env:"DROP_UNROUTABLE"`
+	// MaxPerSecond is how many events all relays together send to the publisher of [New] in a second;
+	// see [Downstream].MaxPerSecond, also for the other downstreams. Defaults to 0: no limit.
+	MaxPerSecond float64 `yaml:"max_per_second" env:"MAX_PER_SECOND"`
 	// Backoff is how long an event waits after a counted attempt.
 	Backoff Backoff `yaml:"backoff" envPrefix:"BACKOFF_"`
 	// HoldDeadKeys holds the later events of a key with a dead event until an operator redrives or
@@ -103,6 +106,9 @@ type Config struct {
 	// the messages from messages of other senders; see consumer.Config. Defaults to nil: messages
 	// are not signed.
 	Signer *signature.Signer `yaml:"-" env:"-"`
+
+	// Observer is told of parked and dead events, of routes that stall, and of pauses.
+	Observer Observer `yaml:"-" env:"-"`
 
 	// Logger receives every failed attempt, park, take-over and lost lease, and errors of the
 	// database. Defaults to [slog.Default].
@@ -161,7 +167,7 @@ func (c Config) withDefaults() (Config, error) {
 	span("RouteProbeInterval", &c.RouteProbeInterval, time.Second)
 	span("RouteGrace", &c.RouteGrace, time.Minute)
 	span("ShutdownTimeout", &c.ShutdownTimeout, 15*time.Second)
-	errs = append(errs, c.validateDownstreams(), validatePatterns("DropUnroutable", c.DropUnroutable))
+	errs = append(errs, c.validateDownstreams(), validateRate(c.MaxPerSecond), validatePatterns("DropUnroutable", c.DropUnroutable))
 	if c.LeaseTTL > 0 && c.LeaseTTL < minLeaseTTL {
 		errs = append(errs, fmt.Errorf("LeaseTTL: %v is shorter than %v", c.LeaseTTL, minLeaseTTL))
 	}
@@ -183,7 +189,7 @@ func (c *Config) core() core.Options {
 		Name: c.Name, LeaseTTL: c.LeaseTTL, Window: c.Window, WindowBytes: c.WindowBytes, FetchSize: c.FetchSize,
 		MaxPerKey: c.MaxPerKey, MaxAttempts: c.MaxAttempts, Backoff: core.Backoff{Initial: c.Backoff.Initial, Max: c.Backoff.Max},
 		HoldDeadKeys: c.HoldDeadKeys, PollMin: c.PollMin, PollMax: c.PollMax,
-		RouteProbeInterval: c.RouteProbeInterval, RouteGrace: c.RouteGrace,
+		RouteProbeInterval: c.RouteProbeInterval, RouteGrace: c.RouteGrace, Observed: c.Observer.wanted(),
 	}
 }
 

@@ -66,6 +66,7 @@ func TestConfigErrorsNameTheField(t *testing.T) {
 		"PollMax":            {PollMin: 2, PollMax: 1},
 		"SendTimeout":        {SendTimeout: -1},
 		"RouteGrace":         {RouteGrace: -1},
+		"MaxPerSecond":       {MaxPerSecond: -1},
 		"RouteProbeInterval": {RouteProbeInterval: -1},
 		"ShutdownTimeout":    {ShutdownTimeout: -1},
 	} {

@@ -3,6 +3,7 @@ package relay
 import (
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 
@@ -36,6 +37,11 @@ type Downstream struct {
 	// Window, and the last batch may exceed Window. Defaults to an equal share of Config.Window for
 	// each downstream and the publisher of New.
 	Window int `yaml:"window" env:"WINDOW"`
+	// MaxPerSecond is how many events all relays together send to the downstream in a second, on
+	// average; at once, they may send as many as in one second, and each relay those of another 200
+	// ms. Below 1, an event may be sent every 1/MaxPerSecond seconds. Events wait in the database, and
+	// no attempt is counted. Defaults to 0: no limit.
+	MaxPerSecond float64 `yaml:"max_per_second" env:"MAX_PER_SECOND"`
 }
 
 // topic returns the name of topic at d.
@@ -98,7 +104,16 @@ func (d *Downstream) validate() error {
 	if d.Window < 0 {
 		errs = append(errs, fmt.Errorf("Window: %d is negative", d.Window))
 	}
+	errs = append(errs, validateRate(d.MaxPerSecond))
 	return errors.Join(errs...)
+}
+
+// validateRate checks a MaxPerSecond.
+func validateRate(perSecond float64) error {
+	if perSecond >= 0 && !math.IsInf(perSecond, 1) {
+		return nil
+	}
+	return fmt.Errorf("MaxPerSecond: %v is no number of events", perSecond)
 }
 
 // validatePatterns joins all faults of the patterns of a field.

@@ -1,6 +1,10 @@
 package relay
 
-import "time"
+import (
+	"time"
+
+	"github.com/boxpair/boxpair/store/outbox"
+)
 
 // Health is the state of a relay at one moment. A time is zero if its event has not happened in
 // this run.
@@ -15,7 +19,7 @@ type Health struct {
 	// OldestInFlight is when the oldest event in flight was given to the transport, or zero without
 	// an event in flight. Its age is never much more than Config.SendTimeout.
 	OldestInFlight time.Time
-	// Routes are the routes on which only probes are sent, by name.
+	// Routes are the routes on which at most probes are sent, by name.
 	Routes []RouteHealth
 	// DatabaseError is the last failure of a statement, and DatabaseErrorAt its time.
 	DatabaseError   string
@@ -35,17 +39,19 @@ type Health struct {
 	ReadTime time.Duration
 }
 
-// RouteHealth is the state of a route that does not work.
+// RouteHealth is the state of a route that does not work, or is paused.
 type RouteHealth struct {
 	// Route is the name of the route, as of [transport.Sender].
 	Route string
-	// Paused tells a route that refuses messages from a route that does not answer.
-	Paused bool
-	// Since is the time of the first failure after the last success.
+	// State tells whether the route refuses messages, does not answer, or is paused by an operator.
+	State outbox.RouteState
+	// Since is the time of the first failure after the last success, or when this relay has found the
+	// pause.
 	Since time.Time
 	// Overdue tells whether Since is longer ago than Config.RouteGrace.
 	Overdue bool
-	// LastError is the last failure, and LastErrorAt its time.
+	// LastError is the last failure, and LastErrorAt its time. Of a pause, LastError says until when, by
+	// whom and why.
 	LastError   string
 	LastErrorAt time.Time
 	// LastSuccess is when an event was last confirmed on the route.

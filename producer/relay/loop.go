@@ -12,6 +12,7 @@ import (
 
 	"github.com/boxpair/boxpair/idgen"
 	"github.com/boxpair/boxpair/internal/fault"
+	"github.com/boxpair/boxpair/internal/notice"
 	"github.com/boxpair/boxpair/internal/pace"
 	"github.com/boxpair/boxpair/producer/internal/wakeup"
 	"github.com/boxpair/boxpair/producer/relay/internal/core"
@@ -42,21 +43,34 @@ type relayLoop struct {
 	mu   sync.Mutex // guards core against Health
 	core *core.Machine
 
-	err error // errors of failed statements, for RunOnce
+	observers notice.Queue
+	err       error // errors of failed statements, for RunOnce
 }
 
 func newRelayLoop(store outbox.RelayStore, sender transport.Sender, cfg Config, wakes *wakeup.Subscription, once bool) *relayLoop {
 	rnd := rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))
 	l := &relayLoop{
 		store: store, sender: sender, cfg: cfg, once: once, wakes: wakes,
-		origin: time.Now(),
-		box:    mailbox{signal: make(chan struct{}, 1)},
-		sendq:  make(chan *core.Entry, cfg.Window),
-		drop:   dropping{patterns: cfg.DropUnroutable, log: cfg.Logger.With("relay", cfg.Name)},
+		origin:    time.Now(),
+		box:       mailbox{signal: make(chan struct{}, 1)},
+		sendq:     make(chan *core.Entry, cfg.Window),
+		observers: notice.Queue{Log: cfg.Logger.With("relay", cfg.Name)},
+		drop:      dropping{patterns: cfg.DropUnroutable, log: cfg.Logger.With("relay", cfg.Name)},
 	}
 	settings := cfg.core()
-	l.core, l.asker = core.New(settings, l.route, batchLimitOf(sender), rnd, once), settings.Asker()
+	l.core, l.asker = core.New(settings, l.topics(), rnd, once), settings.Asker()
 	return l
+}
+
+// topics tells the core about topics.
+func (l *relayLoop) topics() core.Topics {
+	t := core.Topics{Route: l.route, Batch: batchLimitOf(l.sender), Matches: matchesTopic, Downstream: func(string) core.Downstream {
+		return core.Downstream{PerSecond: l.cfg.MaxPerSecond}
+	}}
+	if router, ok := l.sender.(*topicRouter); ok {
+		t.Downstream = router.downstream
+	}
+	return t
 }
 
 // route returns the route of a topic. If the sender panics, the topic is a route of its own.
@@ -142,6 +156,7 @@ func (l *relayLoop) step(work context.Context) (wait time.Duration, stopped bool
 	}
 	c.Advance(now)
 	calls, sends, notes := c.Flush()
+	l.observe(c.Notices())
 	for i := range l.until {
 		l.until[i].Store(int64(c.Until(i)))
 	}

@@ -227,7 +227,7 @@ func (r *Relay) newOutput() *output {
 	}
 	downs := slices.Clone(r.cfg.Downstreams)
 	if r.publisher != nil {
-		downs = append(downs, Downstream{Publisher: r.publisher})
+		downs = append(downs, Downstream{Publisher: r.publisher, MaxPerSecond: r.cfg.MaxPerSecond})
 	}
 	out.router = &topicRouter{}
 	for _, d := range downs {

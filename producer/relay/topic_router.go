@@ -9,6 +9,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/boxpair/boxpair/producer/relay/internal/core"
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -68,6 +69,14 @@ func (s *topicRouter) queueOf(topic string) *downstreamQueue {
 		}
 	}
 	return nil
+}
+
+// downstream returns what the core knows of the downstream of a topic.
+func (s *topicRouter) downstream(topic string) core.Downstream {
+	if o := s.queueOf(topic); o != nil {
+		return core.Downstream{Name: o.down.Name, PerSecond: o.down.MaxPerSecond}
+	}
+	return core.Downstream{}
 }
 
 // Send implements [transport.Sender]. It does not block.

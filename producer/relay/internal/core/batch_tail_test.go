@@ -15,7 +15,7 @@ import (
 func (r *rig) batching(cfg Options, messages int) *rigRelay {
 	r.t.Helper()
 	rel := r.start(cfg)
-	rel.core.batchLimit = func(string) (int, int) { return messages, 1 << 20 }
+	rel.core.topics.Batch = func(string) (int, int) { return messages, 1 << 20 }
 	return rel
 }
 
@@ -111,7 +111,7 @@ func TestBatchesAreOfOneTopicAndSize(t *testing.T) {
 		r.store.Add([]string{"r/a", "r/b"}[i/3%2], "key")
 	}
 	rel := r.start(Options{})
-	rel.core.batchLimit = func(string) (int, int) { return 10, 2*len("payload") + 1 }
+	rel.core.topics.Batch = func(string) (int, int) { return 10, 2*len("payload") + 1 }
 	for _, e := range r.store.Log {
 		e.Payload = []byte("payload")
 	}

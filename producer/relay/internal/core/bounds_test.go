@@ -124,7 +124,7 @@ func TestParkedHeadsBehindThoseOfAStalledRouteAreSent(t *testing.T) {
 //nolint:paralleltest // it measures the memory of the process
 func TestABlockedKeyTakesLittleMemory(t *testing.T) {
 	const keys = 200_000
-	c := New(Options{Name: "relay"}, func(s string) string { return s }, nil, rand.New(rand.NewPCG(1, 1)), false)
+	c := New(Options{Name: "relay"}, Topics{Route: func(s string) string { return s }}, rand.New(rand.NewPCG(1, 1)), false)
 	sh := &shardState{shardEvents: shardEvents{lines: make(map[string]*keyLine), index: make(map[int64]*Entry)}}
 	c.shards[0] = sh
 	before := heap()

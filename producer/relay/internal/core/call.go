@@ -84,6 +84,13 @@ type fetchParked struct {
 	line *keyLine
 }
 
+// takeTokens is [statement.TakeTokens] with the machine's memory.
+type takeTokens struct {
+	statement.TakeTokens
+
+	limit *rateLimit
+}
+
 // numbersOf returns the numbers of shards.
 func numbersOf(shards []*shardState) []int {
 	numbers := make([]int, len(shards))

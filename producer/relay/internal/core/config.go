@@ -21,6 +21,21 @@ type Options struct {
 	PollMax            time.Duration
 	RouteProbeInterval time.Duration
 	RouteGrace         time.Duration
+	Observed           bool // notices are wanted
+}
+
+// Topics tells the machine about topics.
+type Topics struct {
+	Route      func(topic string) string // the name of a topic's route
+	Batch      BatchLimit                // nil: the sender takes no batches
+	Downstream func(topic string) Downstream
+	Matches    func(pattern, topic string) bool // whether an operator's pattern selects a topic
+}
+
+// Downstream is what the machine knows of the downstream of a topic.
+type Downstream struct {
+	Name      string  // "" without downstreams
+	PerSecond float64 // rate limit; 0: none
 }
 
 // Asker returns the fields of statements that describe the relay.

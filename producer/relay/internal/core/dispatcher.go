@@ -28,7 +28,7 @@ type dispatcher struct {
 
 // pump sends events that may be sent, as far as the window allows, the routes in turns.
 func (dp *dispatcher) pump() {
-	if dp.stopping {
+	if dp.stopping || !dp.pauses.recent() {
 		return
 	}
 	dp.probe()
@@ -43,6 +43,7 @@ func (dp *dispatcher) pump() {
 				batched := dp.fillBatch(e, room-1)
 				room -= 1 + batched
 				n += batched
+				r.spend(1 + batched)
 			}
 		}
 		if r.stalled() || r.ready.n == 0 {
@@ -69,7 +70,7 @@ func (dp *dispatcher) routeRoom() int {
 }
 
 func (dp *dispatcher) mayTake(r *route) bool {
-	return !r.stalled() && r.ready.n > 0 && r.inflight < dp.routeRoom()
+	return !r.stalled() && r.ready.n > 0 && r.inflight < dp.routeRoom() && (r.limit == nil || r.limit.tokens > 0)
 }
 
 // full tells whether every route with events to send has its share in flight.
@@ -88,7 +89,7 @@ func (dp *dispatcher) probe() {
 	var due []*route
 	for _, r := range dp.routes.stalled {
 		switch {
-		case r.inflight > 0:
+		case r.pause != nil, r.inflight > 0:
 		case r.ready.n+r.refused.n == 0:
 			r.needsCandidates = true
 		case dp.now < r.probeAt:
@@ -124,6 +125,7 @@ func (dp *dispatcher) probe() {
 		r.probeAt = dp.now + r.delay
 		if dp.send(e) {
 			dp.probes.left--
+			r.spend(1)
 		}
 	}
 }
@@ -202,7 +204,7 @@ func (dp *dispatcher) outcome(res SendResult) {
 	default:
 		dp.failed(e)
 	}
-	if r.stalled() && r.inflight == 0 {
+	if r.stalled() && r.inflight == 0 && r.pause == nil {
 		dp.routes.probed(r)
 	}
 }
@@ -225,7 +227,11 @@ func (dp *dispatcher) confirmed(e *Entry, tail []*Entry) {
 	}
 	dp.routes.works(r)
 	if l != nil {
-		dp.reader.refill(l)
+		if r.limit != nil && l.hole == 0 {
+			dp.rates.refill(l, r)
+		} else {
+			dp.reader.refill(l)
+		}
 		dp.keys.promote(l)
 	}
 }
@@ -299,6 +305,7 @@ func (dp *dispatcher) fail(e *Entry) {
 	dp.noteEvent(slog.LevelWarn, "attempt failed", e, slog.String("route", e.route.name),
 		slog.String("outcome", e.outcome.String()), slog.String("error", e.problem),
 		slog.Int("attempts", e.Attempts), slog.Bool("dead", e.dead), slog.Duration("retry_in", e.retryIn))
+	dp.notifyOf(e)
 	if e.parked {
 		dp.parking.failAgain(e)
 		return

@@ -18,6 +18,8 @@
 //	reports   which stalled routes the database shows
 //	marks     which confirmed events are removed from the queue
 //	parking   which parked events are changed
+//	pauses    what operators have paused
+//	rates     how many events a limited downstream gets
 //	lows      where the next owner of a shard begins to read
 //
 // An event goes through reader, keys, dispatch and marks. A refused event goes from dispatch

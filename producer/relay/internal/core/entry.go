@@ -156,10 +156,11 @@ func (e *Entry) unqueue() {
 	e.queue, e.qprev, e.qnext = nil, nil, nil
 }
 
-// waits tells whether e is on a stalled route, or behind such an event of its key.
+// waits tells whether e is on a route whose events wait in the database, or behind such an event of its
+// key.
 func (e *Entry) waits() bool {
 	if e.line != nil {
 		return e.line.waits()
 	}
-	return e.route != nil && e.route.stalled()
+	return e.route != nil && e.route.keepsBack()
 }

@@ -27,6 +27,9 @@ func TestSimulationFindsStoresThatBreakTheirContract(t *testing.T) {
 				s.store.Flaws = flaw
 				s.wild.deferrals = flaw.KeepsDeferred
 				s.wild.failOvers, s.wild.ttls = flaw.SameRound, flaw.OwnTTL
+				if flaw.KeepsDeferred { // it keeps the relay busy for ever, which is given up the sooner
+					s.cfg.Window, s.cfg.FetchSize = 8, 100
+				}
 				if flaw.NoWriters { // what has everything looked through finds what is missed
 					s.wild.late, s.wild.storeErrors, s.limits.sweep = true, false, 20*time.Minute
 				}

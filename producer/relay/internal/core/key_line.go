@@ -131,5 +131,5 @@ func (l *keyLine) toMove() int64 {
 	return first
 }
 
-// waits tells whether the key's next event is on a stalled route.
-func (l *keyLine) waits() bool { return l.first != nil && l.first.route.stalled() }
+// waits tells whether the key's next event is on a route whose events wait in the database.
+func (l *keyLine) waits() bool { return l.first != nil && l.first.route.keepsBack() }

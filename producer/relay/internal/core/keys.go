@@ -78,11 +78,15 @@ func (ks *keys) takeKeyed(sh *shardState, row *outbox.Queued, r *route, lap bool
 		sh.skip(row.Seq)
 		return
 	}
-	if l != nil && l.n > 0 && l.first.route.stalled() || (l == nil || l.n == 0) && !ks.routes.admit(r, sh, row.Seq, lap) {
+	if l != nil && l.n > 0 && ks.routes.holdsBack(l.first.route) || (l == nil || l.n == 0) && !ks.routes.admit(r, sh, row.Seq, lap) {
+		by := r // waits for a place of its route
 		if l != nil {
 			l.hole = 0 // events behind the hole are skipped with this event
+			if l.n > 0 && !l.first.route.stalled() {
+				by = l.first.route // its limit has no place
+			}
 		}
-		ks.laps.skip(sh, r, row.Key, row.Seq)
+		ks.laps.skip(sh, by, row.Key, row.Seq)
 		return
 	}
 	if l == nil {
@@ -112,6 +116,7 @@ func (ks *keys) takeMissing(sh *shardState, row *outbox.Queued) {
 	e := ks.newEntry(sh, row)
 	e.outcome, e.problem, e.dead = transport.Invalid, "event is missing from the log", true
 	e.Attempts = 1
+	ks.notifyOf(e)
 	sh.index[e.Seq] = e
 	ks.parking.park(e)
 }
@@ -247,6 +252,9 @@ func (ks *keys) count(e *Entry) {
 		e.counted = true
 		ks.buffered++
 		e.route.events++
+		if e.route.limit != nil {
+			e.route.limit.events++
+		}
 		if e.parked {
 			ks.parked++
 		}
@@ -259,6 +267,9 @@ func (ks *keys) uncount(e *Entry) {
 		ks.buffered--
 		if e.parked {
 			ks.parked--
+		}
+		if e.route.limit != nil {
+			e.route.limit.events--
 		}
 		ks.routes.release(e.route)
 	}

@@ -43,6 +43,8 @@ type revisit struct {
 	whole     bool          // this lap is a sweep
 	urgent    int           // number of laps to go without a pause
 	turns     bool          // events of stalled routes have their turns in this lap
+	fruitful  bool          // this lap has brought an event into memory
+	barren    bool          // the last lap has not
 	notBefore time.Duration // no lap begins before, unless it is urgent and gives no turns
 }
 
@@ -157,7 +159,7 @@ func (b *revisit) begin(sh *shardState) bool {
 		}
 		return false
 	}
-	b.active = true
+	b.active, b.fruitful = true, false
 	b.number++
 	return true
 }
@@ -167,7 +169,7 @@ func (b *revisit) begin(sh *shardState) bool {
 func (b *revisit) end() {
 	b.ahead, b.behind, b.inherited = b.behind, nil, nil
 	b.first, b.next = b.next, 0
-	b.active, b.whole = false, false
+	b.active, b.whole, b.barren = false, false, !b.fruitful
 	b.urgent = max(b.urgent-1, 0)
 	if b.none() {
 		b.urgent = 0
@@ -219,12 +221,13 @@ func (lp *laps) planSweep() {
 
 // wanted returns the shards whose lap should go on.
 func (lp *laps) wanted() (urgent, calm []*shardState) {
-	needed := lp.candidateShards()
+	starved := lp.rates.needing()
+	needed := lp.candidateShards() | starved
 	for _, sh := range lp.shards {
 		if sh == nil || !sh.back.wanted() && needed&(1<<sh.no) == 0 {
 			continue
 		}
-		if !lp.reader.readable(sh) || !lp.wants(sh, needed&(1<<sh.no) != 0) {
+		if !lp.reader.readable(sh) || !lp.wants(sh, needed&(1<<sh.no) != 0, starved&(1<<sh.no) != 0) {
 			continue
 		}
 		if sh.back.urgent > 0 {
@@ -236,11 +239,12 @@ func (lp *laps) wanted() (urgent, calm []*shardState) {
 	return urgent, calm
 }
 
-// wants tells whether a lap of sh should go on, and begins a lap if needed.
-func (lp *laps) wants(sh *shardState, needed bool) bool {
+// wants tells whether a lap of sh should go on, and begins a lap if needed. A starved lap is for a
+// limited route with few events left in memory. It need not wait, unless the lap before was in vain.
+func (lp *laps) wants(sh *shardState, needed, starved bool) bool {
 	b := &sh.back
-	if b.urgent == 0 && !b.active && lp.now < b.notBefore {
-		if needed {
+	if b.urgent == 0 && !b.active && (!starved || b.barren) && lp.now < b.notBefore {
+		if needed || starved {
 			lp.at(b.notBefore)
 		}
 		return false
@@ -254,7 +258,7 @@ func (lp *laps) wants(sh *shardState, needed bool) bool {
 		b.turns = lp.now >= b.notBefore
 	}
 	if b.none() {
-		for _, r := range lp.routes.stalled { // what was skipped has left the queue
+		for r := range lp.routes.keepingBack() { // what was skipped has left the queue
 			r.skippedIn &^= 1 << sh.no
 		}
 	}
@@ -306,7 +310,7 @@ func (lp *laps) paged(cl *Call) {
 // candidateShards returns the shards, as bits, with skipped events of routes that need candidates.
 func (lp *laps) candidateShards() (shards uint64) {
 	for _, r := range lp.routes.stalled {
-		if r.needsCandidates {
+		if r.needsCandidates && r.pause == nil {
 			shards |= r.skippedIn
 		}
 	}
@@ -341,7 +345,9 @@ func (lp *laps) take(cl *Call) {
 		if lap {
 			sh.back.at = row.Seq
 		}
+		had := lp.keys.buffered
 		lp.keys.take(sh, row, lap)
+		sh.back.fruitful = sh.back.fruitful || lp.keys.buffered > had
 	}
 	if taken := lp.keys.buffered - before; taken > 0 && taken >= len(f.Rows)/2 {
 		lp.pageAt = lp.now // the skipped events can be sent
@@ -354,7 +360,7 @@ func (lp *laps) take(cl *Call) {
 			continue
 		}
 		sh.back.end()
-		if sh.back.turns {
+		if sh.back.turns || sh.back.barren {
 			sh.back.notBefore = lp.now + lp.limits.sweep/revisitPause
 		}
 		lp.lapEnded(sh)
@@ -377,7 +383,7 @@ func inOrderOf(positions *[idgen.Shards]int, rows []outbox.Queued) []*outbox.Que
 // route has no skipped event in sh.
 func (lp *laps) lapEnded(sh *shardState) {
 	bit := uint64(1) << sh.no
-	for _, r := range lp.routes.stalled {
+	for r := range lp.routes.keepingBack() {
 		r.skippedIn = r.skippedIn&^bit | r.skippedAgain&bit
 		r.skippedAgain &^= bit
 		if t, ok := r.lapTurns[sh.no]; ok {
@@ -387,9 +393,9 @@ func (lp *laps) lapEnded(sh *shardState) {
 	}
 }
 
-// skip leaves a read event in the database. Later events of its key are skipped too.
+// skip leaves a read event in the database, which waits for r. Later events of its key are skipped too.
 func (lp *laps) skip(sh *shardState, r *route, key string, seq int64) {
-	if r.stalled() {
+	if r.keepsBack() {
 		bit := uint64(1) << sh.no
 		r.skippedIn |= bit
 		if sh.back.active && seq <= sh.back.at {

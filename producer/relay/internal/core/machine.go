@@ -59,16 +59,17 @@ type owners struct {
 	marks    marking
 	parking  parking
 	lows     lowKeeper
+	pauses   pauses
+	rates    rates
 }
 
 // settings do not change while the machine runs.
 type settings struct {
-	cfg        Options
-	limits     coreLimits
-	routeOf    func(topic string) string
-	batchLimit BatchLimit
-	rand       *rand.Rand
-	once       bool // stop when no event is due
+	cfg    Options
+	limits coreLimits
+	topics Topics
+	rand   *rand.Rand
+	once   bool // stop when no event is due
 }
 
 // clock is the time of one step.
@@ -79,9 +80,10 @@ type clock struct {
 
 // decisions are the result of one step.
 type decisions struct {
-	calls []*Call
-	sends []*Entry
-	notes []Note
+	calls   []*Call
+	sends   []*Entry
+	notes   []Note
+	notices []Notice
 }
 
 // coreLimits are numbers on which no order depends. A simulator makes the limits small, to reach
@@ -131,22 +133,26 @@ type Note struct {
 
 const never = time.Duration(math.MaxInt64)
 
-// New returns a machine that owns no shard yet. routeOf returns the route of a topic. batch returns
-// the batch limits of a topic; nil means that the sender takes no batches. With once, the machine
+// New returns a machine that owns no shard yet. Only topics.Route is needed. With once, the machine
 // stops when no event is due.
-func New(cfg Options, routeOf func(topic string) string, batch BatchLimit, rnd *rand.Rand, once bool) *Machine {
-	if batch == nil {
-		batch = func(string) (int, int) { return 0, 0 }
+func New(cfg Options, topics Topics, rnd *rand.Rand, once bool) *Machine {
+	if topics.Batch == nil {
+		topics.Batch = func(string) (int, int) { return 0, 0 }
+	}
+	if topics.Downstream == nil {
+		topics.Downstream = func(string) Downstream { return Downstream{} }
+	}
+	if topics.Matches == nil {
+		topics.Matches = func(pattern, topic string) bool { return pattern == topic }
 	}
 	c := &Machine{
 		failing: make(map[statement.Op]failing),
 		settings: settings{
-			cfg:        cfg,
-			limits:     defaultLimits,
-			routeOf:    routeOf,
-			batchLimit: batch,
-			rand:       rnd,
-			once:       once,
+			cfg:    cfg,
+			limits: defaultLimits,
+			topics: topics,
+			rand:   rnd,
+			once:   once,
 		},
 		health: coreHealth{callErrAt: -1, read: -1, renewed: -1, marked: -1, failedOver: -1},
 	}
@@ -170,6 +176,8 @@ func New(cfg Options, routeOf func(topic string) string, batch BatchLimit, rnd *
 		marks:    marking{Machine: c},
 		parking:  parking{Machine: c, healing: budget{most: idgen.Shards, now: idgen.Shards}},
 		lows:     lowKeeper{Machine: c},
+		pauses:   pauses{Machine: c},
+		rates:    rates{Machine: c, byName: make(map[string]*rateLimit)},
 	}
 	return c
 }
@@ -185,6 +193,10 @@ func (c *Machine) Reply(now time.Duration, cl *Call) {
 		c.reader.reply(cl)
 	case statement.OpMark:
 		c.marks.reply(cl)
+	case statement.OpPauses:
+		c.pauses.reply(cl)
+	case statement.OpTakeTokens:
+		c.rates.reply(cl)
 	default:
 		c.parking.reply(cl)
 	}
@@ -265,6 +277,8 @@ func (c *Machine) Advance(now time.Duration) {
 	c.routeLog.sumUp()
 	c.marks.plan()
 	c.parking.plan()
+	c.pauses.plan()
+	c.rates.plan()
 	c.reader.plan()
 	if c.once && !c.stopping && c.quiescent() {
 		c.report.Left = c.keys.buffered
@@ -273,11 +287,18 @@ func (c *Machine) Advance(now time.Duration) {
 	c.leases.plan()
 }
 
-// Flush returns the decisions since the last Flush.
+// Flush returns the decisions since the last Flush, without the notices.
 func (c *Machine) Flush() ([]*Call, []*Entry, []Note) {
 	calls, sends, notes := c.calls, c.sends, c.notes
 	c.calls, c.sends, c.notes = nil, c.sends[:0], nil
 	return calls, sends, notes
+}
+
+// Notices returns what observers are to be told since the last call, with Options.Observed.
+func (c *Machine) Notices() []Notice {
+	notices := c.notices
+	c.notices = nil
+	return notices
 }
 
 // Until returns the time until which events of a shard may be sent, or 0 for a lost shard, whose

@@ -121,15 +121,16 @@ func (rl *routeLog) sumUp() {
 		return
 	}
 	rl.summary.allow(rl.now)
-	paused, down := 0, 0
+	refusing, down := 0, 0
 	for _, r := range rl.routes.stalled {
-		if r.down {
+		switch {
+		case r.down:
 			down++
-		} else {
-			paused++
+		case r.paused:
+			refusing++
 		}
 	}
-	rl.note(rl.worst, "many routes do not work", slog.Int("paused", paused), slog.Int("unavailable", down),
+	rl.note(rl.worst, "many routes do not work", slog.Int("refusing", refusing), slog.Int("unavailable", down),
 		slog.Int("omitted", rl.omitted))
 	rl.omitted, rl.worst = 0, slog.LevelInfo
 }

@@ -75,7 +75,7 @@ func TestAFewRoutesAreProbedAtTheirInterval(t *testing.T) {
 		}
 		last[s.topic] = s.at
 	}
-	if rel.noted("many routes do not work") != 0 || rel.noted("route paused: nothing on it succeeds") != routes {
+	if rel.noted("many routes do not work") != 0 || rel.noted("route stalled: nothing on it succeeds") != routes {
 		t.Error("routes have no record of their own")
 	}
 }
@@ -122,7 +122,7 @@ func TestTroubleOfARouteIsRecordedAtGrowingIntervals(t *testing.T) {
 	if left := rel.core.routes.byName["sick"].trouble.omitted; written+omitted+left != len(r.sends) {
 		t.Errorf("%d records, %d and %d omitted, of %d", written, omitted, left, len(r.sends))
 	}
-	if rel.noted("route paused: nothing on it succeeds") != 1 {
+	if rel.noted("route stalled: nothing on it succeeds") != 1 {
 		t.Error("the route is not said to be paused, once")
 	}
 }

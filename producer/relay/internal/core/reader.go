@@ -413,7 +413,7 @@ func (rd *reader) refill(l *keyLine) {
 	if l.refilling || l.shard.yielding {
 		return
 	}
-	if !l.blocked && (l.n > rd.cfg.MaxPerKey/2 || l.n > 0 && l.first.route.stalled()) {
+	if !l.blocked && (l.n > rd.cfg.MaxPerKey/2 || l.n > 0 && rd.routes.holdsBack(l.first.route)) {
 		return // refilled when the first event has gone
 	}
 	if l.hole == 0 {

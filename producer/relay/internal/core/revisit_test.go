@@ -144,7 +144,7 @@ func TestFirstFetchBringsFewEventsSinceTheyMayBeLarge(t *testing.T) {
 			}
 		}
 		rel := r.start(Options{})
-		rel.core.reader.budget = New(rel.core.cfg, nil, nil, nil, false).reader.budget
+		rel.core.reader.budget = New(rel.core.cfg, Topics{}, nil, false).reader.budget
 		most := 0
 		rel.hold = func(cl *Call) bool {
 			if f := cl.fetch(); f != nil {

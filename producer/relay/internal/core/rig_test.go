@@ -26,7 +26,9 @@ type rig struct {
 	now    time.Duration
 	relays []*rigRelay
 	broker func(s rigSend) transport.Result
-	sends  []rigSend // in the order in which the broker saw them
+	// downstream is that of a topic; nil: there is none
+	downstream func(topic string) Downstream
+	sends      []rigSend // in the order in which the broker saw them
 }
 
 type rigRelay struct {
@@ -95,7 +97,7 @@ func (r *rig) start(cfg Options) *rigRelay {
 	cfg = filled(cfg)
 	route := func(topic string) string { name, _, _ := strings.Cut(topic, "/"); return name }
 	rel := &rigRelay{rig: r, name: cfg.Name}
-	rel.core = New(cfg, route, nil, rand.New(rand.NewPCG(1, uint64(len(r.relays)))), false)
+	rel.core = New(cfg, Topics{Route: route, Downstream: r.downstream}, rand.New(rand.NewPCG(1, uint64(len(r.relays)))), false)
 	rel.core.reader.budget.average = leastSize
 	r.relays = append(r.relays, rel)
 	return rel

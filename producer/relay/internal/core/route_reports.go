@@ -60,13 +60,13 @@ func (rp *routeReports) list() []outbox.StalledRoute {
 		if !r.stalled() {
 			continue
 		}
-		state := outbox.RouteRefusing
-		if r.down {
-			state = outbox.RouteUnavailable
+		s := outbox.StalledRoute{
+			Topic: topic, Route: text.Clean(r.name, reportedName), State: r.state(), For: rp.now - r.since, LastError: r.problem,
 		}
-		list = append(list, outbox.StalledRoute{
-			Topic: topic, Route: text.Clean(r.name, reportedName), State: state, For: rp.now - r.since, LastError: r.problem,
-		})
+		if r.pause != nil {
+			s.For, s.LastError = rp.now-r.pausedAt, text.Clean(r.pause.String(), reportedName)
+		}
+		list = append(list, s)
 	}
 	slices.SortFunc(list, func(a, b outbox.StalledRoute) int {
 		return cmp.Or(cmp.Compare(b.For, a.For), cmp.Compare(a.Topic, b.Topic))

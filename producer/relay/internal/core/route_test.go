@@ -83,7 +83,7 @@ func TestAPausedRouteCountsNothingAndDelaysNoOther(t *testing.T) {
 			t.Errorf("%v: %d probes in 5 s", outcome, probes)
 		}
 		h := rel.core.State(time.Now())
-		if len(h.Routes) != 1 || h.Routes[0].Route != "sick" || !h.Routes[0].Paused || h.Routes[0].Overdue {
+		if len(h.Routes) != 1 || h.Routes[0].Route != "sick" || h.Routes[0].State != outbox.RouteRefusing || h.Routes[0].Overdue {
 			t.Errorf("%v: health: %+v", outcome, h.Routes)
 		}
 		r.broker = confirmAll
@@ -168,7 +168,7 @@ func TestARouteWithOneKeyCountsOnTheBackoffSchedule(t *testing.T) {
 	if r.store.State(bad) != outbox.Dead || len(r.store.Attempts(bad)) != 4 {
 		t.Errorf("state %q after %d attempts", r.store.State(bad), len(r.store.Attempts(bad)))
 	}
-	if rel.noted("route paused: nothing on it succeeds") != 0 {
+	if rel.noted("route stalled: nothing on it succeeds") != 0 {
 		t.Error("the route was paused")
 	}
 	r.drained()
@@ -206,7 +206,7 @@ func TestAMissingQueueCostsTheEventsOfAQuietTopicNoAttempts(t *testing.T) {
 			t.Errorf("%d attempts of event %d counted, state %q", n, seq, r.store.State(seq))
 		}
 	}
-	if h := rel.core.State(time.Now()); len(h.Routes) != 1 || !h.Routes[0].Paused || !h.Routes[0].Overdue {
+	if h := rel.core.State(time.Now()); len(h.Routes) != 1 || h.Routes[0].State != outbox.RouteRefusing || !h.Routes[0].Overdue {
 		t.Errorf("health: %+v", h.Routes)
 	}
 	r.broker = confirmAll

@@ -1,10 +1,12 @@
 package core
 
 import (
+	"iter"
 	"log/slog"
 	"slices"
 	"time"
 
+	"github.com/boxpair/boxpair/store/control"
 	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/transport"
 )
@@ -35,6 +37,7 @@ type route struct {
 	routeAnswers
 	routeStall
 	routeTurns
+	limit   *rateLimit
 	trouble repeats // log records about events that the route did not take
 }
 
@@ -64,9 +67,11 @@ type routeAnswers struct {
 
 // routeStall is about a route on which only probes are sent; owner: routes.
 type routeStall struct {
-	paused   bool
+	paused   bool // by refusals
 	down     bool
-	since    time.Duration // time of the first failure after the last success
+	pause    *control.Pause // by an operator; then there are no probes
+	pausedAt time.Duration  // when the relay found the pause
+	since    time.Duration  // time of the first failure after the last success
 	downAt   time.Duration
 	delay    time.Duration // between probes
 	probeAt  time.Duration
@@ -119,8 +124,30 @@ const (
 	shareWell   = 7. / 8
 )
 
-// stalled tells whether only probes are sent on the route.
-func (r *route) stalled() bool { return r.paused || r.down }
+// stalled tells whether at most probes are sent on the route.
+func (r *route) stalled() bool { return r.paused || r.down || r.pause != nil }
+
+// state returns the state of a stalled route.
+func (r *route) state() outbox.RouteState {
+	switch {
+	case r.pause != nil:
+		return outbox.RoutePaused
+	case r.down:
+		return outbox.RouteUnavailable
+	default:
+		return outbox.RouteRefusing
+	}
+}
+
+// keepsBack tells whether events of the route wait in the database, except for a few.
+func (r *route) keepsBack() bool { return r.stalled() || r.limit != nil }
+
+// spend spends tokens of the route's limit, if any.
+func (r *route) spend(n int) {
+	if r.limit != nil {
+		r.limit.tokens -= n
+	}
+}
 
 // routes judges the routes.
 type routes struct {
@@ -139,22 +166,44 @@ func (rs *routes) of(topic string) *route {
 	if r != nil {
 		return r
 	}
-	name := rs.routeOf(topic)
+	name := rs.topics.Route(topic)
 	r = rs.byName[name]
 	if r == nil {
 		r = &route{name: name, routeAnswers: routeAnswers{success: -1, failed: -1, share: 1}}
-		r.batch, r.batchBytes = rs.batchLimit(topic)
+		r.batch, r.batchBytes = rs.topics.Batch(topic)
+		if r.limit = rs.rates.of(rs.topics.Downstream(topic)); r.limit != nil {
+			r.limit.routes = append(r.limit.routes, r)
+		}
 		rs.byName[name] = r
 	}
 	if len(rs.byTopic) >= 4*maxRoutes {
-		clear(rs.byTopic)
-		for _, other := range rs.byName {
-			other.topics = nil
+		for topic, other := range rs.byTopic {
+			if other.events == 0 { // a pause must find the topics of events in memory
+				delete(rs.byTopic, topic)
+				other.topics = nil
+			}
 		}
 	}
 	rs.byTopic[topic] = r
 	r.topics = append(r.topics, topic)
+	if r.pause == nil {
+		rs.setPause(r, rs.pauses.of(topic))
+	}
 	return r
+}
+
+// setPause takes note that an operator has paused r, or resumed it with nil.
+func (rs *routes) setPause(r *route, p *control.Pause) {
+	before := r.pause
+	r.pause = p
+	switch {
+	case p != nil && before == nil:
+		r.needsCandidates, r.pausedAt = false, rs.now
+		rs.stall(r)
+		rs.evictSurplusOf(r)
+	case p == nil && before != nil:
+		rs.unstall(r)
+	}
 }
 
 // release drops an event from its route. It forgets a route without state if there are many routes,
@@ -163,6 +212,9 @@ func (rs *routes) release(r *route) {
 	r.events--
 	if r.events > 0 || len(rs.byName) <= maxRoutes || r.failing || r.stalled() || r.inRing || r.inflight > 0 {
 		return
+	}
+	if r.limit != nil {
+		r.limit.routes = slices.DeleteFunc(r.limit.routes, func(other *route) bool { return other == r })
 	}
 	delete(rs.byName, r.name)
 	for _, topic := range r.topics {
@@ -222,7 +274,7 @@ func (rs *routes) failing(e *Entry) {
 
 // judge decides what the refusals on a route mean, once no send in flight can tell any more.
 func (rs *routes) judge(r *route) {
-	if r.down {
+	if r.down || r.pause != nil {
 		return
 	}
 	one := rs.oneKey(r)
@@ -304,7 +356,8 @@ func (rs *routes) pauseSending(r *route) {
 		e.probe = 0
 	}
 	rs.stall(r)
-	rs.routeLog.route(slog.LevelWarn, "route paused: nothing on it succeeds", r,
+	rs.notifyRoute(NoticeStalled, r)
+	rs.routeLog.route(slog.LevelWarn, "route stalled: nothing on it succeeds", r,
 		slog.String("outcome", r.outcome.String()), slog.String("error", r.problem))
 	rs.evictSurplusOf(r)
 }
@@ -328,6 +381,7 @@ func (rs *routes) detectSilent() {
 			r.since = rs.now
 		}
 		rs.stall(r)
+		rs.notifyRoute(NoticeStalled, r)
 		rs.routeLog.route(slog.LevelWarn, "route unavailable", r, slog.String("error", r.problem))
 	}
 }
@@ -345,6 +399,7 @@ func (rs *routes) unavailable(e *Entry) {
 		r.down, r.downAt, r.delay = true, rs.now, downFirst
 		if !r.paused {
 			r.since = rs.now
+			rs.notifyRoute(NoticeStalled, r)
 		}
 		rs.stall(r)
 		rs.routeLog.route(slog.LevelWarn, "route unavailable", r, slog.String("error", r.problem))
@@ -369,10 +424,11 @@ func (rs *routes) works(r *route) {
 			r.againAt = rs.now + rs.cfg.RouteProbeInterval/8
 		}
 	}
-	if !r.stalled() {
+	if !r.paused && !r.down {
 		return
 	}
 	rs.dispatch.probes.left++
+	rs.notifyRoute(NoticeWorks, r)
 	rs.routeLog.route(slog.LevelInfo, "route works again", r, slog.Duration("after", rs.now-r.since))
 	r.paused, r.down = false, false
 	rs.unstall(r)
@@ -388,7 +444,9 @@ func (rs *routes) unstall(r *route) {
 	if r.ready.n > 0 {
 		rs.enqueue(r)
 	}
-	rs.laps.hurry(r)
+	if r.limit == nil { // laps bring the events of a limited route as it needs them
+		rs.laps.hurry(r)
+	}
 	rs.due.restart()
 }
 
@@ -409,7 +467,7 @@ func (rs *routes) update() {
 			rs.unstall(r)
 			continue
 		}
-		if r.reported {
+		if r.reported || !r.paused && !r.down {
 			continue
 		}
 		if reportAt := r.since + rs.cfg.RouteGrace; rs.now < reportAt {
@@ -419,5 +477,23 @@ func (rs *routes) update() {
 		r.reported = true
 		rs.routeLog.route(slog.LevelError, "nothing on the route has succeeded for its grace period", r,
 			slog.Duration("for", rs.now-r.since), slog.String("outcome", r.outcome.String()), slog.String("error", r.problem))
+	}
+}
+
+// keepingBack returns the routes whose events wait in the database, except for a few.
+func (rs *routes) keepingBack() iter.Seq[*route] {
+	return func(yield func(*route) bool) {
+		for _, r := range rs.stalled {
+			if !yield(r) {
+				return
+			}
+		}
+		for _, l := range rs.rates.all {
+			for _, r := range l.routes {
+				if !r.stalled() && !yield(r) {
+					return
+				}
+			}
+		}
 	}
 }

@@ -125,7 +125,7 @@ func (s *load) begin() {
 	cfg.Name = fmt.Sprint("relay", s.relays)
 	cfg = filled(cfg)
 	route := func(topic string) string { name, _, _ := strings.Cut(topic, "/"); return name }
-	s.rel = &loadRelay{load: s, core: New(cfg, route, nil, rand.New(rand.NewPCG(s.rnd.Uint64(), 3)), false)}
+	s.rel = &loadRelay{load: s, core: New(cfg, Topics{Route: route}, rand.New(rand.NewPCG(s.rnd.Uint64(), 3)), false)}
 	s.rel.core.limits = s.limits
 	queued, _ := s.store.Left()
 	once := time.Duration(queued)*(s.row+loadCall/time.Duration(min(cfg.FetchSize, 100))) + cfg.LeaseTTL

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/boxpair/boxpair/producer/relay/internal/memstore"
 	"github.com/boxpair/boxpair/producer/relay/internal/statement"
+	"github.com/boxpair/boxpair/store/control"
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -34,8 +36,9 @@ type simulation struct {
 	named  int
 	calm   bool // the faults are over
 	wild   simFaults
-	crash  int // one step in so many
-	batch  int // how many events of a key the broker takes as one
+	crash  int     // one step in so many
+	batch  int     // how many events of a key the broker takes as one
+	rate   float64 // of the limited route
 
 	locked    map[string]*memstore.Tx // keys that an open transaction writes to
 	open      []*memstore.Tx
@@ -51,13 +54,14 @@ type simulation struct {
 	deferred  map[int64]bool // ever, and so free of the order of its key
 	cancelled map[int64]bool
 	down      bool
-	refusing  map[string]bool // routes
+	refusing  map[string]bool          // routes
+	paused    map[string]time.Duration // routes that an operator has paused, and since when
 	broken    []string
 }
 
 // simFaults says what may happen in a schedule.
 type simFaults struct {
-	kill, stop, storeErrors, unavailable, refusals, channels, operators, late, routes, deferrals, failOvers, ttls bool
+	kill, stop, storeErrors, unavailable, refusals, channels, operators, late, routes, deferrals, failOvers, ttls, pauses, rates bool
 }
 
 type simRelay struct {
@@ -73,14 +77,14 @@ type simRelay struct {
 func newSimulation(t testing.TB, seed uint64) *simulation {
 	s := &simulation{
 		t: t, seed: seed, rnd: rand.New(rand.NewPCG(seed, 42)), events: make(map[int64]simEvent),
-		locked: make(map[string]*memstore.Tx), refusals: make(map[int64]int),
+		locked: make(map[string]*memstore.Tx), paused: make(map[string]time.Duration), refusals: make(map[int64]int),
 		bad: make(map[int64]transport.Outcome), breaking: make(map[int64]bool), refusing: make(map[string]bool),
 		replayed: make(map[int64]int), deferred: make(map[int64]bool), cancelled: make(map[int64]bool),
 	}
 	s.store = memstore.New(func() time.Duration { return s.now })
 	s.store.Database = "timeline 0"
 	flag := func() bool { return s.rnd.IntN(2) == 0 }
-	s.wild = simFaults{flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag()}
+	s.wild = simFaults{flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag()}
 	pick := func(of ...int) int { return of[s.rnd.IntN(len(of))] }
 	s.crash = pick(15, 50, 200)
 	s.cfg = Options{
@@ -95,7 +99,7 @@ func newSimulation(t testing.TB, seed uint64) *simulation {
 		sweep:      time.Duration(pick(2, 300)) * time.Second,
 		writesLong: time.Duration(pick(0, 30, 1000)) * time.Millisecond, readsLong: pick(1, 5, 1000),
 	}
-	s.batch = pick(0, 2, 3, 10)
+	s.batch, s.rate = pick(0, 2, 3, 10), float64(pick(20, 200))
 	s.store.Fail = func(string) error { return nil }
 	return s
 }
@@ -112,14 +116,51 @@ func (s *simulation) startRelay() {
 	cfg = filled(cfg)
 	route := func(topic string) string { name, _, _ := strings.Cut(topic, "/"); return name }
 	rel := &simRelay{sim: s}
-	rel.core = New(cfg, route, nil, rand.New(rand.NewPCG(s.rnd.Uint64(), 7)), false)
+	rel.core = New(cfg, Topics{Route: route, Downstream: s.downstream, Matches: s.matches}, rand.New(rand.NewPCG(s.rnd.Uint64(), 7)), false)
 	if !s.chance(4) { // it knows that events are small, as one that has read many
 		rel.core.reader.budget.average = leastSize
 	}
 	rel.core.limits = s.limits
-	rel.core.batchLimit = func(string) (int, int) { return s.batch, 1 << 20 }
+	rel.core.topics.Batch = func(string) (int, int) { return s.batch, 1 << 20 }
 	s.relays = append(s.relays, rel)
 	s.counts.Relays++
+}
+
+// downstream is the route of a topic; one of them has a rate limit.
+func (s *simulation) downstream(topic string) Downstream {
+	name, _, _ := strings.Cut(topic, "/")
+	d := Downstream{Name: name}
+	if s.wild.rates && name == "r1" {
+		d.PerSecond = s.rate
+	}
+	return d
+}
+
+func (s *simulation) matches(pattern, topic string) bool {
+	return strings.HasPrefix(topic, pattern+"/")
+}
+
+// pauseRoute pauses a route, as the topics that begin with its name or as a downstream, or resumes it.
+func (s *simulation) pauseRoute(name string) {
+	kind := []control.Kind{control.Topic, control.Downstream}[s.rnd.IntN(2)]
+	switch _, paused := s.paused[name]; {
+	case paused:
+		delete(s.paused, name)
+		for _, kind := range []control.Kind{control.Topic, control.Downstream} {
+			_, _ = s.store.EndPause(context.Background(), kind, name) // cannot fail
+		}
+	default:
+		s.paused[name] = s.now
+		_ = s.store.SetPause(context.Background(), control.Pause{Kind: kind, Name: name, Reason: "r"})
+	}
+}
+
+// checkPauses looks whether an event is sent on a route that has been paused for a while.
+func (s *simulation) checkPauses(rel *simRelay, e *Entry) {
+	name, _, _ := strings.Cut(e.Topic, "/")
+	if since, paused := s.paused[name]; paused && s.now-since > pausesHold && !s.wild.storeErrors {
+		s.fail("%s sent %d on a route that was paused %v before", rel.core.cfg.Name, e.Seq, s.now-since)
+	}
 }
 
 // simKeys are keys of two shards, so that they get into each other's way.
@@ -296,6 +337,7 @@ func (rel *simRelay) step() bool {
 	}
 	rel.calls = append(rel.calls, calls...)
 	for _, e := range sends {
+		s.checkPauses(rel, e)
 		rel.sends = append(rel.sends, rigSendOf(e))
 	}
 	return n+len(calls)+len(sends) > 0
@@ -338,7 +380,7 @@ func (rel *simRelay) one() {
 
 // disturb lets something go wrong, or right again.
 func (s *simulation) disturb() {
-	switch s.rnd.IntN(9) {
+	switch s.rnd.IntN(10) {
 	case 0, 1:
 		if len(s.relays) < 3 {
 			s.startRelay()
@@ -366,6 +408,10 @@ func (s *simulation) disturb() {
 		if s.wild.failOvers {
 			s.replicate()
 		}
+	case 9:
+		if s.wild.pauses {
+			s.pauseRoute(fmt.Sprint("r", s.rnd.IntN(3)))
+		}
 	}
 }
 
@@ -374,7 +420,7 @@ func (s *simulation) disturb() {
 func (s *simulation) pauseRelay() {
 	rel := s.relays[s.rnd.IntN(len(s.relays))]
 	for _, other := range s.relays {
-		if slices.ContainsFunc(other.calls, func(cl *Call) bool { return cl.Op() >= statement.OpMark }) {
+		if slices.ContainsFunc(other.calls, func(cl *Call) bool { return cl.Op() >= statement.OpMark && cl.Op() < statement.OpPauses }) {
 			rel = other
 		}
 	}
@@ -421,6 +467,9 @@ func (s *simulation) run(steps int) {
 	}
 	s.calm, s.down = true, false
 	clear(s.refusing)
+	for _, name := range slices.Sorted(maps.Keys(s.paused)) {
+		s.pauseRoute(name)
+	}
 	for len(s.open) > 0 {
 		s.written = append(s.written, s.store.Numbers(s.open[0].Seqs)...)
 		s.open[0].Commit()

@@ -54,6 +54,9 @@ func (t turn[P]) ended(in int, whole, over bool) turn[P] {
 // places of events that were probed in vain. Otherwise a few bad events could keep the route stalled,
 // with good ones behind them.
 func (rs *routes) admit(r *route, sh *shardState, seq int64, lap bool) bool {
+	if r.limit != nil && !r.stalled() {
+		return !rs.rates.full(r)
+	}
 	full := rs.hasEnough(r)
 	if !full && (!lap || !rs.keepsFew(r)) {
 		r.needsCandidates = false
@@ -91,7 +94,11 @@ func (rs *routes) admit(r *route, sh *shardState, seq int64, lap bool) bool {
 // events has read.
 func (rs *routes) admitDue(r *route, row *outbox.Queued, l *keyLine) bool {
 	if !rs.keepsFew(r) {
-		return true
+		full := rs.rates.full(r)
+		if full {
+			rs.due.skipped++
+		}
+		return !full
 	}
 	at := outbox.DuePoint{At: row.DueAt, Seq: row.Seq}
 	if compareDue(at, r.dueTurn.at) > 0 && r.dueTurn.leftIn != rs.due.pass {
@@ -168,14 +175,23 @@ func (rs *routes) pausesAt(sh *shardState, row *outbox.Queued) bool {
 		return false
 	}
 	r := rs.of(row.Topic)
+	if r.limit != nil && !r.stalled() {
+		return rs.rates.full(r) && !rs.needsLap(sh)
+	}
 	if t := r.lapTurns[sh.no]; row.Seq <= t.at || t.leftIn == sh.back.number || !rs.hasEnough(r) || rs.worst(r, false, nil) != nil {
 		return false
 	}
 	r.needsCandidates = false // until a further probe was in vain
-	return !slices.ContainsFunc(rs.stalled, func(other *route) bool {
-		return other.needsCandidates && other.skippedIn&(1<<sh.no) != 0
-	})
+	return !rs.needsLap(sh)
 }
+
+// needsLap tells whether some route needs further events that were skipped in sh.
+func (rs *routes) needsLap(sh *shardState) bool {
+	return (rs.laps.candidateShards()|rs.rates.needing())&(1<<sh.no) != 0
+}
+
+// holdsBack tells whether later events of a key wait in the database because its next event is on r.
+func (rs *routes) holdsBack(r *route) bool { return r.stalled() || rs.rates.full(r) }
 
 // forgetShard drops what routes know of the events of a shard that the relay no longer owns.
 func (rs *routes) forgetShard(no int) {
@@ -223,7 +239,7 @@ func (rs *routes) stalledRoom() (n int) {
 // othersWork tells whether other routes may work while r does not: the transport answers, or r has
 // been unavailable for so long that the others are worth a try.
 func (rs *routes) othersWork(r *route) bool {
-	return r.paused || rs.success > r.downAt || rs.now-r.downAt > downAlone
+	return r.paused || r.pause != nil || rs.success > r.downAt || rs.now-r.downAt > downAlone
 }
 
 // evictSurplus evicts surplus events of all stalled routes.

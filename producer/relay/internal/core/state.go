@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"slices"
 	"time"
+
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // State is the state of the machine at one moment, for Health.
@@ -25,7 +27,7 @@ type State struct {
 // RouteState is the state of a stalled route.
 type RouteState struct {
 	Route       string
-	Paused      bool
+	State       outbox.RouteState
 	Since       time.Time
 	Overdue     bool
 	LastError   string
@@ -64,15 +66,19 @@ func (c *Machine) State(origin time.Time) State {
 		h.Share = c.leases.share()
 	}
 	for _, r := range c.routes.stalled {
-		h.Routes = append(h.Routes, RouteState{
+		s := RouteState{
 			Route:       r.name,
-			Paused:      r.paused,
+			State:       r.state(),
 			Since:       at(r.since),
 			Overdue:     r.reported,
 			LastError:   r.problem,
 			LastErrorAt: at(r.failed),
 			LastSuccess: at(r.success),
-		})
+		}
+		if r.pause != nil {
+			s.Since, s.LastError, s.LastErrorAt = at(r.pausedAt), r.pause.String(), time.Time{}
+		}
+		h.Routes = append(h.Routes, s)
 	}
 	slices.SortFunc(h.Routes, func(a, b RouteState) int { return cmp.Compare(a.Route, b.Route) })
 	return h

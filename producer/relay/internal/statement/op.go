@@ -27,11 +27,13 @@ const (
 	OpSent
 	OpFetchParked
 	OpUndefer
+	OpPauses
+	OpTakeTokens
 )
 
 var opNames = [...]string{
 	"renew", "heartbeat", "acquire", "release", "clear rewind", "keep low", "report routes", "fetch", "fetch key", "writers",
-	"blocked", "due", "mark", "heal", "park", "follow", "retry", "sent", "fetch parked", "undefer",
+	"blocked", "due", "mark", "heal", "park", "follow", "retry", "sent", "fetch parked", "undefer", "pauses", "take tokens",
 }
 
 // String returns the name of the statement, for log records.
