@@ -138,7 +138,8 @@ func (n Names) postgres(name string) string {
 	switch {
 	case name == DefaultSchema:
 		return n.schema
-	case strings.HasPrefix(name, "outbox_"), strings.HasPrefix(name, "inbox_"), name == "inbox", name == HistoryTable:
+	case strings.HasPrefix(name, "outbox_"), strings.HasPrefix(name, "inbox_"), name == "inbox",
+		name == "pauses", name == "rates", name == HistoryTable:
 		return n.prefix + name
 	}
 	return name

@@ -21,6 +21,7 @@ var contract = sqlstoretest.Contract{
 	},
 	Table:        `CREATE TABLE IF NOT EXISTS effects (id BIGINT AUTO_INCREMENT PRIMARY KEY, name VARCHAR(200) NOT NULL)`,
 	ShardWriters: true,
+	User:         "CURRENT_USER()",
 	Filled:       []string{"migrations", "outbox_shards", "_keys"},
 	Past: func(t *testing.T, db *sql.DB, statements []string) string {
 		name := fmt.Sprintf("past_%d", pasts.Add(1))

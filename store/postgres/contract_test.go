@@ -62,6 +62,7 @@ func outboxFixtureOf(t *testing.T, pool *pgxpool.Pool, cfg postgres.Config) stor
 		Begin:    pool.Begin,
 		Commit:   func(ctx context.Context, tx pgx.Tx) error { return tx.Commit(ctx) },
 		Rollback: func(ctx context.Context, tx pgx.Tx) error { return tx.Rollback(ctx) },
+		User:     pool.Config().ConnConfig.User,
 	}
 }
 

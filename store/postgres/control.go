@@ -11,7 +11,7 @@ import (
 
 var listPauses = statement(`
 SELECT kind, name, paused_since, paused_until, reason, paused_by FROM {{pauses}}
-WHERE paused_until IS NULL OR paused_until > clock_timestamp() ORDER BY kind, name`)
+WHERE paused_until IS NULL OR paused_until > clock_timestamp() ORDER BY kind, name COLLATE "C"`)
 
 // Pauses implements [control.Store].
 func (s *Store) Pauses(ctx context.Context) ([]control.Pause, error) {

@@ -43,6 +43,7 @@ func inboxFixtureOf(t *testing.T, pool *pgxpool.Pool, cfg postgres.Config) store
 			return err
 		},
 		ErrorsDoom: true,
+		User:       pool.Config().ConnConfig.User,
 	}
 }
 

@@ -32,6 +32,8 @@ type InboxFixture[TX any] struct {
 	// OneWriter tells that every other transaction waits for the end of a handler's transaction.
 	// Tests with two concurrent transactions then run them one after the other, or are left out.
 	OneWriter bool
+	// User is the database's user, as in [ControlFixture].
+	User string
 }
 
 // Consumer tests that a store keeps the contract of [inbox.Store]. open returns a new, empty inbox
@@ -50,6 +52,7 @@ func Consumer[TX any](t *testing.T, open func(t *testing.T) InboxFixture[TX], on
 		{"operator", messageOperatorTests[TX]()},
 		{"window", windowTests[TX]()},
 		{"history", historyTests[TX]()},
+		{"control", inboxControlTests[TX]()},
 	}, only, func(t *testing.T, test inboxTest[TX]) {
 		i := &inboxRig[TX]{rig: rig{t}, InboxFixture: open(t)}
 		i.consumer = i.register("service/handler")

@@ -38,6 +38,8 @@ type OutboxFixture[TX any] struct {
 	// database within the process. If a fail-over may lose visible commits, queue rows must differ
 	// by their first rounds.
 	KeepsCommits bool
+	// User is the database's user, as in [ControlFixture].
+	User string
 }
 
 // Producer tests that a store keeps the contract of [outbox.Store]. open returns a new, empty
@@ -61,6 +63,7 @@ func Producer[TX any](t *testing.T, open func(t *testing.T) OutboxFixture[TX], o
 		{"janitor", janitorTests[TX]()},
 		{"replay", replayTests[TX]()},
 		{"deferred", deferredTests[TX]()},
+		{"control", outboxControlTests[TX]()},
 	}, only, func(t *testing.T, test outboxTest[TX]) {
 		f := open(t)
 		if test.twoWriters && f.OneWriter || test.oneShard && f.ShardWriters || test.shardWriters && !f.ShardWriters {

@@ -46,6 +46,8 @@ type Contract struct {
 	Without map[string]string
 	// ShardWriters, OneWriter and KeepsCommits are as in the fixtures.
 	ShardWriters, OneWriter, KeepsCommits bool
+	// User is an expression for the database's user. Empty means that the database has no users.
+	User string
 }
 
 // Producer tests the contract of [outbox.Store].
@@ -53,15 +55,27 @@ func (c *Contract) Producer(t *testing.T) {
 	t.Parallel()
 	storetest.Producer(t, func(t *testing.T) storetest.OutboxFixture[*sql.Tx] {
 		db, store := c.Open(t)
-		return c.outbox(db, store)
+		return c.outbox(t, db, store)
 	})
 }
 
-func (c *Contract) outbox(db *sql.DB, store Store) storetest.OutboxFixture[*sql.Tx] {
+func (c *Contract) outbox(t *testing.T, db *sql.DB, store Store) storetest.OutboxFixture[*sql.Tx] {
 	return storetest.OutboxFixture[*sql.Tx]{
 		Store: store, Begin: beginner(db), Commit: commit, Rollback: rollback,
-		ShardWriters: c.ShardWriters, OneWriter: c.OneWriter, KeepsCommits: c.KeepsCommits,
+		ShardWriters: c.ShardWriters, OneWriter: c.OneWriter, KeepsCommits: c.KeepsCommits, User: c.user(t, db),
 	}
+}
+
+// user returns the database's user.
+func (c *Contract) user(t *testing.T, db *sql.DB) (name string) {
+	t.Helper()
+	if c.User == "" {
+		return ""
+	}
+	if err := db.QueryRowContext(t.Context(), "SELECT "+c.User).Scan(&name); err != nil {
+		t.Fatal(err)
+	}
+	return name
 }
 
 // Consumer tests the contract of [inbox.Store].
@@ -256,6 +270,7 @@ func (c *Contract) Inbox(t *testing.T, db *sql.DB, store Store) storetest.InboxF
 			return err
 		},
 		OneWriter: c.OneWriter,
+		User:      c.user(t, db),
 	}
 }
 

@@ -57,7 +57,7 @@ func (c *Contract) InboxStatus(t *testing.T, arg func(id uuid.UUID) any) {
 func (c *Contract) RouteStatus(t *testing.T, arg func(id uuid.UUID) any) {
 	t.Parallel()
 	db, store := c.Open(t)
-	storetest.RouteStatus(t, c.outbox(db, store), func(id uuid.UUID) (state, why string, err error) {
+	storetest.RouteStatus(t, c.outbox(t, db, store), func(id uuid.UUID) (state, why string, err error) {
 		err = db.QueryRowContext(t.Context(), `SELECT state, why FROM boxpair_outbox_status WHERE dispatch_id = ?`, arg(id)).Scan(&state, &why)
 		return state, why, err
 	})
