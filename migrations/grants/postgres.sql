@@ -58,6 +58,8 @@ GRANT SELECT, UPDATE (owner, epoch, leased_at, lease_until, rewind_to, rewind_ti
       low_water, low_epoch, low_history, tail, tail_round, tail_passed) ON "boxpair"."outbox_shards" TO "boxpair_relay";
 GRANT SELECT, INSERT, UPDATE (seen_at, seen_until), DELETE ON "boxpair"."outbox_relays" TO "boxpair_relay";
 GRANT SELECT, INSERT, UPDATE (route, state, since, last_error), DELETE ON "boxpair"."outbox_routes" TO "boxpair_relay";
+GRANT SELECT ON "boxpair"."pauses" TO "boxpair_relay";
+GRANT SELECT, INSERT, UPDATE (tokens, filled_at, granted) ON "boxpair"."rates" TO "boxpair_relay";
 DO $boxpair$ BEGIN
     GRANT SELECT ON "boxpair"."schema_migrations" TO "boxpair_relay";
 EXCEPTION WHEN undefined_table THEN NULL; -- another tool has made the tables
@@ -89,6 +91,8 @@ GRANT SELECT, INSERT (consumer, dispatch_id, outcome, error), DELETE ON "boxpair
 GRANT SELECT, DELETE, INSERT (dispatch_id, effect_key, consumer, ordered, topic, key, metadata, intent, due_at),
       UPDATE (run, due_at, lease_until, ended_at, attempts, uncertain, state, result, last_error)
     ON "boxpair"."inbox_effects" TO "boxpair_consumer";
+GRANT SELECT ON "boxpair"."pauses" TO "boxpair_consumer";
+GRANT SELECT, INSERT, UPDATE (tokens, filled_at, granted) ON "boxpair"."rates" TO "boxpair_consumer";
 DO $boxpair$ BEGIN
     GRANT SELECT ON "boxpair"."schema_migrations" TO "boxpair_consumer";
 EXCEPTION WHEN undefined_table THEN NULL; -- another tool has made the tables
@@ -130,7 +134,7 @@ END $boxpair$;
 
 -- role: operator
 -- Looks at what is parked or deferred, with its content, and redrives, discards or replays it, cancels or moves
--- it. It can have an event sent again, not change one.
+-- it. It can have an event sent again, not change one. It pauses topics, downstreams and consumers.
 DO $boxpair$ BEGIN
     GRANT USAGE ON SCHEMA "boxpair" TO "boxpair_operator";
 EXCEPTION WHEN undefined_object THEN
@@ -155,6 +159,7 @@ GRANT SELECT ON "boxpair"."inbox_status" TO "boxpair_operator";
 GRANT SELECT, INSERT (consumer, dispatch_id, outcome, error) ON "boxpair"."inbox_history" TO "boxpair_operator";
 GRANT SELECT, UPDATE (run, due_at, lease_until, ended_at, attempts, state, result, reason)
     ON "boxpair"."inbox_effects" TO "boxpair_operator";
+GRANT SELECT, INSERT, UPDATE (paused_since, paused_until, reason, paused_by), DELETE ON "boxpair"."pauses" TO "boxpair_operator";
 DO $boxpair$ BEGIN
     GRANT SELECT ON "boxpair"."schema_migrations" TO "boxpair_operator";
 EXCEPTION WHEN undefined_table THEN NULL; -- another tool has made the tables
@@ -170,7 +175,7 @@ EXCEPTION WHEN undefined_object THEN
 END $boxpair$;
 GRANT SELECT ON "boxpair"."outbox_status", "boxpair"."outbox_queue", "boxpair"."outbox_deferred", "boxpair"."outbox_parked",
       "boxpair"."outbox_attempts", "boxpair"."outbox_receipts", "boxpair"."outbox_shards", "boxpair"."outbox_relays",
-      "boxpair"."outbox_routes",
+      "boxpair"."outbox_routes", "boxpair"."pauses", "boxpair"."rates",
       "boxpair"."inbox_consumers", "boxpair"."inbox_forgotten", "boxpair"."inbox", "boxpair"."inbox_attempts"
     TO "boxpair_monitor";
 GRANT SELECT (id, dispatch_id, digest, shard, topic, key, type, producer, source, version, index, schema_version,

@@ -16,6 +16,7 @@ import (
 
 	"github.com/boxpair/boxpair/internal/testenv"
 	"github.com/boxpair/boxpair/migrations"
+	"github.com/boxpair/boxpair/store/control"
 	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/store/postgres"
@@ -96,12 +97,22 @@ type outboxParts struct {
 	outbox.RelayStore
 	outbox.OperatorStore
 	outbox.JanitorStore
-	producerRole, monitor *postgres.Store
+	producerRole, operator, monitor *postgres.Store
 }
 
 // Notify is what a producer does after its commits.
 func (o *outboxParts) Notify(ctx context.Context, from string) error {
 	return o.producerRole.Notify(ctx, from)
+}
+
+// SetPause is an operator's.
+func (o *outboxParts) SetPause(ctx context.Context, p control.Pause) error {
+	return o.operator.SetPause(ctx, p)
+}
+
+// EndPause is an operator's.
+func (o *outboxParts) EndPause(ctx context.Context, kind control.Kind, name string) (bool, error) {
+	return o.operator.EndPause(ctx, kind, name)
 }
 
 func (o *outboxParts) Stats(ctx context.Context) (outbox.Stats, error) { return o.monitor.Stats(ctx) }
@@ -132,6 +143,14 @@ func (i *inboxParts) ChangeEffects(ctx context.Context, f inbox.EffectFilter, c 
 	return i.operator.ChangeEffects(ctx, f, c)
 }
 
+func (i *inboxParts) SetPause(ctx context.Context, p control.Pause) error {
+	return i.operator.SetPause(ctx, p)
+}
+
+func (i *inboxParts) EndPause(ctx context.Context, kind control.Kind, name string) (bool, error) {
+	return i.operator.EndPause(ctx, kind, name)
+}
+
 func (i *inboxParts) EffectStats(ctx context.Context, id int) (inbox.EffectStats, error) {
 	return i.monitor.EffectStats(ctx, id)
 }
@@ -149,15 +168,16 @@ func TestEveryPartKeepsItsContractUnderItsRole(t *testing.T) {
 		storetest.Producer(t, func(t *testing.T) storetest.OutboxFixture[pgx.Tx] {
 			cfg := p.tables.config(t)
 			p.migrated(t, cfg)
-			writer := storeOf(t, p.producer, cfg)
+			writer, operator := storeOf(t, p.producer, cfg), storeOf(t, p.operator, cfg)
 			return storetest.OutboxFixture[pgx.Tx]{
 				Store: &outboxParts{
-					EventStore: writer, RelayStore: storeOf(t, p.relay, cfg), OperatorStore: storeOf(t, p.operator, cfg),
-					JanitorStore: storeOf(t, p.janitor, cfg), producerRole: writer, monitor: storeOf(t, p.monitor, cfg),
+					EventStore: writer, RelayStore: storeOf(t, p.relay, cfg), OperatorStore: operator,
+					JanitorStore: storeOf(t, p.janitor, cfg), producerRole: writer, operator: operator, monitor: storeOf(t, p.monitor, cfg),
 				},
 				Begin:    p.producer.Begin,
 				Commit:   func(ctx context.Context, tx pgx.Tx) error { return tx.Commit(ctx) },
 				Rollback: func(ctx context.Context, tx pgx.Tx) error { return tx.Rollback(ctx) },
+				User:     p.roles.Operator,
 			}
 		})
 	})
@@ -177,6 +197,7 @@ func (p *parts) inbox(t *testing.T) storetest.InboxFixture[pgx.Tx] {
 		t.Fatal(err)
 	}
 	f.Store = &inboxParts{storeOf(t, p.consumer, cfg), storeOf(t, p.operator, cfg), storeOf(t, p.monitor, cfg)}
+	f.User = p.roles.Operator
 	return f
 }
 
@@ -204,6 +225,7 @@ var denied = map[string][]string{
 		`INSERT INTO outbox_queue (shard, id, round) VALUES (1, 1, 1)`, `SELECT FROM outbox_parked`, `SELECT FROM outbox_shards`,
 		`UPDATE outbox_shards SET owner = 'x'`, `SELECT FROM inbox`, `INSERT INTO inbox_parked DEFAULT VALUES`,
 		`SELECT FROM outbox_status`, `TRUNCATE outbox_queue`, `CREATE TABLE x ()`, `SELECT nextval('outbox_tickets')`,
+		`SELECT FROM pauses`, `SELECT FROM rates`,
 		`UPDATE outbox_deferred SET shard = 1`, `UPDATE outbox_parked SET state = 'discarded'`, `SELECT FROM outbox_attempts`,
 		`INSERT INTO outbox_parked (id, shard, key, state, attempts) VALUES (1, 1, '', 'dead', 1)`,
 	},
@@ -213,7 +235,8 @@ var denied = map[string][]string{
 		`INSERT INTO outbox_deferred (id, shard, due_at, key) VALUES (1, 1, now(), '')`, `UPDATE outbox_queue SET round = 1`,
 		`UPDATE outbox_parked SET key = ''`, `SELECT FROM outbox_attempts`, `DELETE FROM outbox_attempts`, `DELETE FROM outbox_receipts`,
 		`INSERT INTO outbox_shards (shard) VALUES (64)`, `DELETE FROM outbox_shards`, `SELECT FROM inbox`, `SELECT FROM inbox_parked`,
-		`TRUNCATE outbox_queue`, `CREATE TABLE x ()`,
+		`TRUNCATE outbox_queue`, `CREATE TABLE x ()`, `DELETE FROM pauses`, `UPDATE pauses SET paused_until = now()`,
+		`INSERT INTO pauses VALUES ('topic', 'x', now(), NULL, 'x', 'x')`, `DELETE FROM rates`,
 	},
 	"consumer": {
 		`SELECT FROM outbox_events`, `SELECT FROM outbox_queue`, `SELECT FROM outbox_parked`, `SELECT FROM outbox_status`,
@@ -222,6 +245,7 @@ var denied = map[string][]string{
 		`UPDATE inbox_parked SET metadata = '{}'`, `UPDATE inbox_parked SET forced = true`, `UPDATE inbox_parked SET reason = 'x'`,
 		`UPDATE inbox_consumers SET name = 'other'`, `DELETE FROM inbox_consumers`, `TRUNCATE inbox`, `CREATE TABLE x ()`,
 		`UPDATE inbox_history SET error = ''`, `UPDATE inbox_effects SET intent = ''`, `UPDATE inbox_effects SET effect_key = dispatch_id`,
+		`DELETE FROM pauses`, `UPDATE pauses SET paused_until = now()`, `INSERT INTO pauses VALUES ('topic', 'x', now(), NULL, 'x', 'x')`, `DELETE FROM rates`,
 	},
 	"requests": {
 		`UPDATE inbox_requests SET fingerprint = ''`, `UPDATE inbox_requests SET key = 'x'`, `SELECT FROM outbox_events`,
@@ -238,7 +262,7 @@ var denied = map[string][]string{
 		`INSERT INTO outbox_events (topic) VALUES ('forged')`, `UPDATE outbox_events SET payload = ''`, `DELETE FROM outbox_events`,
 		`DELETE FROM outbox_queue`, `DELETE FROM outbox_parked`, `UPDATE outbox_shards SET owner = 'x'`, `DELETE FROM inbox`,
 		`UPDATE inbox SET digest = NULL`, `UPDATE inbox_parked SET payload = ''`, `DELETE FROM inbox_parked`, `DELETE FROM outbox_attempts`,
-		`DELETE FROM inbox_history`, `DELETE FROM inbox_effects`, `UPDATE inbox_effects SET intent = ''`, `CREATE TABLE x ()`,
+		`DELETE FROM inbox_history`, `DELETE FROM inbox_effects`, `UPDATE inbox_effects SET intent = ''`, `CREATE TABLE x ()`, `UPDATE rates SET tokens = 0`,
 	},
 	"monitor": {
 		`SELECT payload FROM outbox_events`, `SELECT headers FROM outbox_events`, `SELECT payload FROM inbox_parked`,
@@ -246,6 +270,7 @@ var denied = map[string][]string{
 		`UPDATE outbox_shards SET owner = 'x'`, `DELETE FROM inbox`, `INSERT INTO outbox_relays VALUES ('x', now())`,
 		`UPDATE inbox_consumers SET forgotten_until = now()`, `CREATE TABLE x ()`, `SELECT nextval('outbox_tickets')`,
 		`SELECT intent FROM inbox_effects`, `SELECT result FROM inbox_effects`, `DELETE FROM inbox_history`,
+		`DELETE FROM pauses`, `UPDATE rates SET tokens = 0`,
 	},
 }
 

@@ -433,9 +433,10 @@ func TestMigrationOfTheSQLWriterKeepsItsGrants(t *testing.T) {
 		names, err := migrations.PostgresNames(cfg.Schema, cfg.Prefix)
 		r.ok(err)
 		migrateTo(r, names, 5)
-		grants, err := migrations.PostgresGrants(names, migrations.Roles{Producer: p.roles.Producer, Consumer: p.roles.Consumer}) // whose tables are there
+		grants, err := migrations.PostgresGrants(names, migrations.Roles{Producer: p.roles.Producer}) // whose tables are there
 		r.ok(err)
 		r.exec(grants)
+		r.exec("GRANT USAGE ON SCHEMA " + migrations.Quote(names.Schema()) + " TO " + migrations.Quote(p.roles.Consumer))
 		monitor := migrations.Quote(p.roles.Monitor)
 		write := "GRANT EXECUTE ON FUNCTION " + names.Table("outbox_write") + " TO " + monitor
 		r.exec(write + " WITH GRANT OPTION")
