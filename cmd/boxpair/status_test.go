@@ -135,16 +135,16 @@ func TestStatusNamesTheRoutesThatDoNotWork(t *testing.T) {
 	}
 	change(`INSERT INTO boxpair_outbox_relays (id, seen_until) VALUES ('relay-1', (unixepoch() + 3600) * 1000000)`)
 	change(`INSERT INTO boxpair_outbox_routes (relay, topic, route, state, since, last_error)
-		VALUES ('relay-1', 'order.placed', 'shop: order', 'paused', (unixepoch() - 3600) * 1000000, '312 NO_ROUTE')`)
+		VALUES ('relay-1', 'order.placed', 'shop: order', 'refusing', (unixepoch() - 3600) * 1000000, '312 NO_ROUTE')`)
 	status, out, errs := call(t, nil, "status", "-outbox", url, "-degraded-dead", "10", "-degraded-age", "1000h", "-fail", "degraded")
 	if status != exitFound || !strings.Contains(out, "routes that do not work: 1") ||
-		!strings.Contains(out, "order.placed  shop: order  paused  1h0m") || !strings.Contains(out, "relay-1  312 NO_ROUTE") {
+		!strings.Contains(out, "order.placed  shop: order  refusing  1h0m") || !strings.Contains(out, "relay-1  312 NO_ROUTE") {
 		t.Errorf("%d, %q, %q", status, out, errs)
 	}
 	status, out, errs = call(t, nil, "status", "-outbox", url, "-json")
 	var got outboxStatus
 	ok(t, json.Unmarshal([]byte(out), &got))
-	if status != exitOK || len(got.Routes) != 1 || got.Routes[0].Topic != "order.placed" || got.Routes[0].State != "paused" || got.Routes[0].ForSeconds < 3600 {
+	if status != exitOK || len(got.Routes) != 1 || got.Routes[0].Topic != "order.placed" || got.Routes[0].State != "refusing" || got.Routes[0].ForSeconds < 3600 {
 		t.Errorf("%d, %+v, %q", status, got, errs)
 	}
 }

@@ -396,7 +396,7 @@ func TestReasonsOfABacklogAreReadInOneGo(t *testing.T) {
 	p.run(`UPDATE boxpair.outbox_events SET topic = 'sick' WHERE id % 5 = 0`)
 	p.run(`INSERT INTO boxpair.outbox_relays (id, seen_until) VALUES ('relay', now() + interval '1 hour')`)
 	p.run(`UPDATE boxpair.outbox_shards SET owner = 'relay', lease_until = now() + interval '1 hour'`)
-	p.run(`INSERT INTO boxpair.outbox_routes VALUES ('relay', 'sick', 'sick', 'paused', now(), '312 NO_ROUTE')`)
+	p.run(`INSERT INTO boxpair.outbox_routes VALUES ('relay', 'sick', 'sick', 'refusing', now(), '312 NO_ROUTE')`)
 	for _, statistics := range []bool{false, true} {
 		if statistics {
 			p.run("ANALYZE")

@@ -134,8 +134,8 @@ func RouteStatus[TX any](t *testing.T, f OutboxFixture[TX], status func(id uuid.
 		want(r, "pending", "waits to be sent by relay relay")
 	}
 	o.report("relay", "sick")
-	held := "of its key, whose route " + stalledRoute("").Route + " is paused since "
-	want(sick, "pending", "its route "+stalledRoute("").Route+" is paused since ")
+	held := "of its key, whose route " + stalledRoute("").Route + " is refusing since "
+	want(sick, "pending", "its route "+stalledRoute("").Route+" is refusing since ")
 	want(sick, "pending", " UTC: 312 NO_ROUTE")
 	want(well, "pending", held)
 	want(free, "pending", "waits to be sent by relay relay")
