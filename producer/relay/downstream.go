@@ -4,11 +4,10 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
-	"strings"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/boxpair/boxpair/internal/topics"
 	"github.com/boxpair/boxpair/producer/internal/field"
 )
 
@@ -53,32 +52,7 @@ func (d *Downstream) topic(topic string) string {
 }
 
 // takes tells whether topic is a topic of d.
-func (d *Downstream) takes(topic string) bool {
-	return slices.ContainsFunc(d.Topics, func(pattern string) bool { return matchesTopic(pattern, topic) })
-}
-
-// matchesTopic tells whether a topic matches a pattern.
-func matchesTopic(pattern, topic string) bool {
-	return matches(strings.Split(pattern, "."), strings.Split(topic, "."))
-}
-
-// matches tells whether the words of a topic match the words of a pattern.
-func matches(pattern, words []string) bool {
-	for i, p := range pattern {
-		if p == "#" {
-			for n := len(words) - i; n >= 0; n-- {
-				if matches(pattern[i+1:], words[len(words)-n:]) {
-					return true
-				}
-			}
-			return false
-		}
-		if i >= len(words) || p != "*" && p != words[i] {
-			return false
-		}
-	}
-	return len(words) == len(pattern)
-}
+func (d *Downstream) takes(topic string) bool { return topics.MatchAny(d.Topics, topic) }
 
 // validate joins all faults of d.
 func (d *Downstream) validate() error {
@@ -123,10 +97,8 @@ func validatePatterns(name string, patterns []string) error {
 		if err := field.Text(name, pattern, 1); err != nil {
 			errs = append(errs, err)
 		}
-		for word := range strings.SplitSeq(pattern, ".") {
-			if len(word) > 1 && strings.ContainsAny(word, "*#") {
-				errs = append(errs, fmt.Errorf("%s: in %q, * and # stand for whole words", name, pattern))
-			}
+		if err := topics.CheckPattern(pattern); err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", name, err))
 		}
 	}
 	return errors.Join(errs...)

@@ -17,38 +17,6 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-func TestPatternsMatchWordsAsTopicExchangesDo(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		pattern, topic string
-		want           bool
-	}{
-		{"order.placed", "order.placed", true},
-		{"order.placed", "order.placed.again", false},
-		{"order.placed", "order", false},
-		{"order.*", "order.placed", true},
-		{"order.*", "order", false},
-		{"order.*", "order.placed.again", false},
-		{"*.placed", "order.placed", true},
-		{"#", "", true},
-		{"#", "order.placed", true},
-		{"order.#", "order", true},
-		{"order.#", "order.placed.again", true},
-		{"order.#", "orders", false},
-		{"#.again", "order.placed.again", true},
-		{"#.again", "again", true},
-		{"#.*.again", "again", false},
-		{"order.#.again", "order.again", true},
-		{"order.#.#.again", "order.a.b.c.again", true},
-		{"", "order", false},
-	} {
-		d := Downstream{Topics: []string{"never", c.pattern}}
-		if got := d.takes(c.topic); got != c.want {
-			t.Errorf("%q takes %q: %v", c.pattern, c.topic, got)
-		}
-	}
-}
-
 // taken is a sender that notes topics, and confirms.
 type taken struct {
 	fakeSender

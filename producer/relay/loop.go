@@ -14,6 +14,7 @@ import (
 	"github.com/boxpair/boxpair/internal/fault"
 	"github.com/boxpair/boxpair/internal/notice"
 	"github.com/boxpair/boxpair/internal/pace"
+	"github.com/boxpair/boxpair/internal/topics"
 	"github.com/boxpair/boxpair/producer/internal/wakeup"
 	"github.com/boxpair/boxpair/producer/relay/internal/core"
 	"github.com/boxpair/boxpair/producer/relay/internal/statement"
@@ -64,7 +65,7 @@ func newRelayLoop(store outbox.RelayStore, sender transport.Sender, cfg Config, 
 
 // topics tells the core about topics.
 func (l *relayLoop) topics() core.Topics {
-	t := core.Topics{Route: l.route, Batch: batchLimitOf(l.sender), Matches: matchesTopic, Downstream: func(string) core.Downstream {
+	t := core.Topics{Route: l.route, Batch: batchLimitOf(l.sender), Matches: topics.Match, Downstream: func(string) core.Downstream {
 		return core.Downstream{PerSecond: l.cfg.MaxPerSecond}
 	}}
 	if router, ok := l.sender.(*topicRouter); ok {

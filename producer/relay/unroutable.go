@@ -2,10 +2,10 @@ package relay
 
 import (
 	"log/slog"
-	"slices"
 	"sync"
 	"time"
 
+	"github.com/boxpair/boxpair/internal/topics"
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -32,7 +32,7 @@ type dropped struct {
 
 // judge returns the result to go on with, for n events of a topic.
 func (d *dropping) judge(topic string, n int, res transport.Result) transport.Result {
-	if res.Outcome != transport.Returned || !slices.ContainsFunc(d.patterns, func(p string) bool { return matchesTopic(p, topic) }) {
+	if res.Outcome != transport.Returned || !topics.MatchAny(d.patterns, topic) {
 		return res
 	}
 	d.note(topic, n, res.Err)

@@ -243,8 +243,8 @@ var relaying = []Mutant{
 		Name: "unroutable-of-any-topic-dropped", Guarantee: "G2",
 		Broken: "DropUnroutable drops the unroutable events of every topic.",
 		File:   "producer/relay/unroutable.go",
-		Old:    `return matchesTopic(p, topic) })`,
-		New:    `return matchesTopic(p, topic) || true })`,
+		Old:    `!topics.MatchAny(d.patterns, topic)`,
+		New:    `!topics.MatchAny(d.patterns, topic) && len(d.patterns) == 0`,
 		Test:   Test{"producer/relay", "TestEventOfATopicThatMayHaveNobodyCountsAsDelivered"},
 	},
 	{
