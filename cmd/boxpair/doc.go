@@ -2,6 +2,8 @@
 //
 //	boxpair relay      publish the events of an outbox to RabbitMQ, until stopped
 //	boxpair status     show the state of an outbox or an inbox
+//	boxpair pause      stop relays from sending, or a consumer from handling, for a while
+//	boxpair resume     end a pause
 //	boxpair deadletters list, show, redrive, discard
 //	                   dead letters of an outbox or an inbox
 //	boxpair effects list, show, resolve, redrive, discard
@@ -19,7 +21,8 @@
 //	sqlite:path/to/file.db?boxpair_prefix=boxpair_
 //
 // The exit status is 0 on success. It is 1 if verify finds discrepancies, status finds a bad state,
-// migrate -check finds missing migrations, or a change of dead letters changes nothing. It is 2 if
-// the command failed: a wrong setting, an unreachable database, an interrupt. A variable that
-// begins with BOXPAIR_ and belongs to no command is a wrong setting. Passwords are never printed.
+// migrate -check finds missing migrations, a change of dead letters changes nothing, or resume finds
+// no pause. It is 2 if the command failed: a wrong setting, an unreachable database, an interrupt. A
+// variable that begins with BOXPAIR_ and belongs to no command is a wrong setting. Passwords are
+// never printed.
 package main

@@ -34,7 +34,7 @@ type command struct {
 }
 
 // commands are all subcommands, in the order of the help.
-var commands = slices.Concat([]command{relayCommand, status}, letterCommands, effectCommands, []command{verify, migrate, version})
+var commands = slices.Concat([]command{relayCommand, status}, pauseCommands, letterCommands, effectCommands, []command{verify, migrate, version})
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -138,7 +138,7 @@ func overview(w io.Writer) {
 		fmt.Fprintf(w, "  %-20s %s\n", c.name, c.summary)
 	}
 	fmt.Fprintf(w, "  %-20s %s\n", "help", "describe a command and its settings")
-	fmt.Fprint(w, "\nExit status: 0 all is well, 1 verify found discrepancies, status a bad state, migrate -check missing\nmigrations, or a change of dead letters changed nothing; 2 the command failed.\n")
+	fmt.Fprint(w, "\nExit status: 0 all is well, 1 verify found discrepancies, status a bad state, migrate -check missing\nmigrations, a change of dead letters changed nothing, or resume found no pause; 2 the command failed.\n")
 }
 
 func describe(w io.Writer, c *command) {

@@ -21,6 +21,7 @@ import (
 
 // outboxOperator is the part of an outbox that the operator's commands need.
 type outboxOperator interface {
+	pauser
 	Stats(ctx context.Context) (outbox.Stats, error)
 	ListRoutes(ctx context.Context) ([]outbox.StalledRoute, error)
 	ListParked(ctx context.Context, f outbox.Filter) ([]outbox.Parked, error)
@@ -31,6 +32,7 @@ type outboxOperator interface {
 
 // inboxOperator is the part of an inbox that the operator's commands need.
 type inboxOperator interface {
+	pauser
 	ListParked(ctx context.Context, f inbox.Filter) ([]inbox.Parked, error)
 	Redrive(ctx context.Context, f inbox.Filter, reason string) ([]uuid.UUID, error)
 	Discard(ctx context.Context, f inbox.Filter, reason string) ([]uuid.UUID, error)

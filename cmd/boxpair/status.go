@@ -16,6 +16,7 @@ import (
 
 	"github.com/boxpair/boxpair/audit"
 	"github.com/boxpair/boxpair/health"
+	"github.com/boxpair/boxpair/store/control"
 	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/store/outbox"
 )
@@ -24,7 +25,8 @@ var status = command{
 	name:    "status",
 	summary: "show whether an outbox or an inbox is healthy, and what waits in it",
 	details: `Prints whether an outbox is healthy, degraded or unhealthy, with the reasons; how many events wait, and the age of the oldest; how
-many events are deferred or parked; how many relays run, and to which topics they cannot send. With -inbox, the state of each consumer.
+many events are deferred or parked; how many relays run, and to which topics they cannot send; the pauses in force. With -inbox, the
+state of each consumer, and the pauses.
 
     boxpair status -outbox postgres://monitor@orders/shop -json
     boxpair status -inbox postgres://monitor@stock/stock -consumer stock/reserve -fail degraded
@@ -114,6 +116,7 @@ type outboxStatus struct {
 	Causes        []cause `json:"dead_causes,omitempty"`
 
 	Routes []routeStatus `json:"routes"` // routes that do not work; never null
+	Pauses []pauseStatus `json:"pauses"` // never null
 }
 
 // routeStatus is a topic to which a relay cannot send, in JSON.
@@ -136,6 +139,10 @@ func (q *inspection) outbox(ctx context.Context, out io.Writer, s *operators, ch
 	if err != nil {
 		return "", err
 	}
+	pauses, err := s.outbox.Pauses(ctx)
+	if err != nil {
+		return "", err
+	}
 	report := check.Routes(check.Outbox(st), stalled)
 	if err := q.tables(ctx, s, &report); err != nil {
 		return "", err
@@ -151,16 +158,26 @@ func (q *inspection) outbox(ctx context.Context, out io.Writer, s *operators, ch
 		}
 		return report.State, json.NewEncoder(out).Encode(outboxStatus{
 			report, st.Pending, st.PendingCapped, st.OldestPending.Seconds(), st.Deferred, st.Retrying, st.Following, st.Dead, st.Owned, st.Relays, causes,
-			routes,
+			routes, pauseStatuses(pauses),
 		})
 	}
-	if err := printOutbox(out, &report, &st, causes); err != nil || len(stalled) == 0 {
-		return report.State, err
-	}
-	return report.State, printRoutes(out, stalled)
+	return report.State, errors.Join(printOutbox(out, &report, &st, causes), printRoutes(out, stalled), printPaused(out, pauses))
 }
 
+// printPaused prints pauses as a further section, unless there are none.
+func printPaused(out io.Writer, pauses []control.Pause) error {
+	if len(pauses) == 0 {
+		return nil
+	}
+	fmt.Fprintln(out)
+	return printPauses(out, pauses)
+}
+
+// printRoutes prints routes as a further section, unless there are none.
 func printRoutes(out io.Writer, stalled []outbox.StalledRoute) error {
+	if len(stalled) == 0 {
+		return nil
+	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprint(w, "\ntopic\troute\tstate\tfor\trelay\tlast error\n")
 	for i := range stalled {
@@ -302,6 +319,13 @@ func (q *inspection) inbox(ctx context.Context, out io.Writer, s *operators, che
 	if err != nil {
 		return "", err
 	}
+	pauses, err := s.inbox.Pauses(ctx)
+	if err != nil {
+		return "", err
+	}
+	if name := q.filter.Consumer; name != "" {
+		pauses = slices.DeleteFunc(pauses, func(p control.Pause) bool { return !p.Consumes(name) })
+	}
 	worst, list := health.Healthy, make([]consumerStatus, len(names))
 	tables := health.Report{State: health.Healthy, Problems: []string{}}
 	if err := q.tables(ctx, s, &tables); err != nil {
@@ -323,12 +347,14 @@ func (q *inspection) inbox(ctx context.Context, out io.Writer, s *operators, che
 		worst = health.Worst(worst, list[i].State)
 	}
 	if q.asJSON {
-		return worst, json.NewEncoder(out).Encode(map[string]any{"state": worst, "problems": tables.Problems, "consumers": list})
+		return worst, json.NewEncoder(out).Encode(map[string]any{
+			"state": worst, "problems": tables.Problems, "consumers": list, "pauses": pauseStatuses(pauses),
+		})
 	}
 	for _, problem := range tables.Problems {
 		fmt.Fprintln(out, plain(problem))
 	}
-	return worst, printConsumers(out, list)
+	return worst, errors.Join(printConsumers(out, list), printPaused(out, pauses))
 }
 
 func statusOf(name string, r health.Report, s *inbox.Stats) consumerStatus {

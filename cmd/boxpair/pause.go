@@ -1,0 +1,264 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode/utf8"
+
+	"github.com/boxpair/boxpair/audit"
+	"github.com/boxpair/boxpair/internal/topics"
+	"github.com/boxpair/boxpair/store/control"
+)
+
+// pauser is the part of an outbox or an inbox that the commands about pauses need.
+type pauser interface {
+	Pause(ctx context.Context, p control.Pause) error
+	Resume(ctx context.Context, kind control.Kind, name string) (bool, error)
+	Pauses(ctx context.Context) ([]control.Pause, error)
+}
+
+// pausing holds the settings of the commands about pauses.
+type pausing struct {
+	selection // only its databases and the filter's Consumer are used
+
+	topic, downstream string
+	pause             control.Pause
+	period            time.Duration
+}
+
+var pauseCommands = []command{
+	{
+		name:    "pause",
+		summary: "stop relays from sending, or a consumer from handling, for a while",
+		details: `Stops all relays of an outbox from sending to topics or to a downstream, or all processes of a consumer from handling messages, until
+boxpair resume, or until -for or -until is over. Relays and consumers see it within a second. Nothing is lost, and no attempt is
+counted. A paused event keeps later events of its key waiting, also on other topics. Pausing again replaces the pause. Prints the pause.
+
+    boxpair pause -outbox postgres://operator@orders/shop -topic 'order.#' -for 30m -reason "wrong prices"
+    boxpair pause -outbox postgres://operator@orders/shop -downstream analytics -reason "the broker moves"
+    boxpair pause -inbox postgres://operator@stock/stock -consumer stock/reserve -reason "stock is counted"`,
+		define: func(s *settings) func(context.Context, *process) (int, error) {
+			p := &pausing{}
+			p.define(s)
+			s.text(&p.pause.Reason, "reason", "TEXT", "the reason, in at most 1 KiB. Required.")
+			s.duration(&p.period, "for", "how long, from now. Defaults to no end.")
+			s.add("until", envOf("until"), "TIME", "until when: 2026-01-31T12:00:00Z, or 2026-01-31 (in UTC). Defaults to no end.", false, future(&p.pause.Until))
+			s.add("as", envOf("as"), "NAME", "the operator's name. Defaults to the database's user; SQLite has none.", false, nameTo(&p.pause.By))
+			return p.begin
+		},
+	},
+	{
+		name:    "resume",
+		summary: "end a pause",
+		details: `Ends a pause that boxpair pause has begun, selected by the same text. Relays and consumers go on within a second. The exit status
+is 1 if nothing was paused under the name; the pauses in force are then printed.
+
+    boxpair resume -outbox postgres://operator@orders/shop -topic 'order.#'`,
+		define: func(s *settings) func(context.Context, *process) (int, error) {
+			p := &pausing{}
+			p.define(s)
+			return p.end
+		},
+	},
+}
+
+func (p *pausing) define(s *settings) {
+	s.urls(&p.outboxes, "outbox", "the database of the outbox, with -topic or -downstream.")
+	s.urls(&p.inboxes, "inbox", "the database of the inbox, with -consumer.")
+	s.add("topic", envOf("topic"), "PATTERN", "the topics of an outbox, such as order.#: words between dots, where * stands for one word and # for any number.", false, func(text string) error {
+		if err := topics.CheckPattern(text); err != nil {
+			return err
+		}
+		return nameTo(&p.topic)(text)
+	})
+	s.add("downstream", envOf("downstream"), "NAME", "a downstream of the relays of an outbox.", false, nameTo(&p.downstream))
+	s.add("consumer", envOf("consumer"), "NAME", "a consumer of an inbox, such as stock/reserve, or stock/* for all consumers of a service.", false, nameTo(&p.filter.Consumer))
+	p.places.define(s)
+}
+
+const maxPauseName = 255
+
+// nameTo returns a function that sets a name.
+func nameTo(to *string) func(text string) error {
+	return func(text string) error {
+		if text == "" || len(text) > maxPauseName || !utf8.ValidString(text) || strings.ContainsRune(text, 0) {
+			return errors.New("want 1 to 255 bytes of text")
+		}
+		*to = text
+		return nil
+	}
+}
+
+// future returns a function that sets a time which is not over.
+func future(to *time.Time) func(text string) error {
+	return func(text string) error {
+		at, err := time.Parse(time.RFC3339, text)
+		if err != nil {
+			at, err = time.Parse(time.DateOnly, text) // midnight, UTC
+		}
+		switch {
+		case err != nil:
+			return errors.New("want a time such as 2026-01-31T12:00:00Z or 2026-01-31")
+		case !at.After(time.Now()):
+			return errors.New("this time is over")
+		}
+		*to = at
+		return nil
+	}
+}
+
+// choose checks the settings against each other, and sets what is paused.
+func (p *pausing) choose() error {
+	errs := []error{p.check()}
+	p.pause.Kind, p.pause.Name = control.Consumer, p.filter.Consumer
+	switch {
+	case len(p.inboxes) > 0:
+		if p.topic+p.downstream != "" {
+			errs = append(errs, errors.New("-topic, -downstream: belong to an outbox"))
+		}
+		if p.filter.Consumer == "" {
+			errs = append(errs, errors.New("-consumer: is missing"))
+		}
+	case len(p.outboxes) > 0:
+		if (p.topic == "") == (p.downstream == "") {
+			errs = append(errs, errors.New("-topic, -downstream: want exactly one"))
+		}
+		p.pause.Kind, p.pause.Name = control.Topic, p.topic
+		if p.downstream != "" {
+			p.pause.Kind, p.pause.Name = control.Downstream, p.downstream
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// of returns the side of a database that the settings name.
+func (p *pausing) of(s *operators) pauser {
+	if len(p.inboxes) > 0 {
+		return s.inbox
+	}
+	return s.outbox
+}
+
+func (p *pausing) begin(ctx context.Context, proc *process) (int, error) {
+	errs := []error{p.choose(), because(p.pause.Reason)}
+	if p.period > 0 {
+		if !p.pause.Until.IsZero() {
+			errs = append(errs, errors.New("-for, -until: want at most one"))
+		}
+		p.pause.Until = time.Now().Add(p.period)
+	}
+	if err := errors.Join(errs...); err != nil {
+		return exitFailed, err
+	}
+	err := p.with(ctx, func(s *operators) error {
+		side := p.of(s)
+		if err := side.Pause(ctx, p.pause); err != nil {
+			return err
+		}
+		list, err := side.Pauses(ctx) // it knows the database's user
+		for i := range list {
+			if list[i].Kind == p.pause.Kind && list[i].Name == p.pause.Name {
+				fmt.Fprintln(proc.stdout, plain(list[i].String()))
+			}
+		}
+		return err
+	})
+	if err == nil && len(p.inboxes) > 0 {
+		err = p.knows(ctx, proc.stderr)
+	}
+	if err != nil {
+		return exitFailed, err
+	}
+	return exitOK, nil
+}
+
+// knows says if no consumer has registered under the name that is paused: the name may be misspelt.
+func (p *pausing) knows(ctx context.Context, out io.Writer) error {
+	a, end, err := openAuditor(ctx, &p.inboxes[0], &p.places, inspectionTimeout)
+	if err != nil {
+		return err
+	}
+	defer end()
+	list, err := a.Consumers(ctx)
+	if err == nil && !slices.ContainsFunc(list, func(c audit.Consumer) bool { return p.pause.Consumes(c.Name) }) {
+		fmt.Fprintf(out, "no consumer %s has registered yet: see that the name is right\n", plain(p.pause.Name))
+	}
+	return err
+}
+
+func (p *pausing) end(ctx context.Context, proc *process) (int, error) {
+	if err := p.choose(); err != nil {
+		return exitFailed, err
+	}
+	status := exitOK
+	err := p.with(ctx, func(s *operators) error {
+		side := p.of(s)
+		ended, err := side.Resume(ctx, p.pause.Kind, p.pause.Name)
+		if err != nil {
+			return err
+		}
+		if ended {
+			_, err := fmt.Fprintf(proc.stdout, "%s %s is resumed\n", p.pause.Kind, plain(p.pause.Name))
+			return err
+		}
+		status = exitFound
+		list, err := side.Pauses(ctx)
+		if err != nil {
+			return err
+		}
+		if len(list) == 0 {
+			fmt.Fprintf(proc.stderr, "%s %s is not paused; nothing is\n", p.pause.Kind, plain(p.pause.Name))
+			return nil
+		}
+		fmt.Fprintf(proc.stderr, "%s %s is not paused, but:\n", p.pause.Kind, plain(p.pause.Name))
+		return printPauses(proc.stderr, list)
+	})
+	if err != nil {
+		return exitFailed, err
+	}
+	return status, nil
+}
+
+// pauseStatus is a pause in JSON.
+type pauseStatus struct {
+	Kind   string     `json:"kind"`
+	Name   string     `json:"name"`
+	Since  time.Time  `json:"since"`
+	Until  *time.Time `json:"until"` // null: until it is resumed
+	By     string     `json:"by"`
+	Reason string     `json:"reason"`
+}
+
+// pauseStatuses returns pauses for JSON; never nil.
+func pauseStatuses(list []control.Pause) []pauseStatus {
+	all := make([]pauseStatus, len(list))
+	for i := range list {
+		p := &list[i]
+		all[i] = pauseStatus{string(p.Kind), p.Name, p.Since.UTC(), nil, p.By, p.Reason}
+		if !p.Until.IsZero() {
+			until := p.Until.UTC()
+			all[i].Until = &until
+		}
+	}
+	return all
+}
+
+func printPauses(out io.Writer, list []control.Pause) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprint(w, "paused\tname\tsince\tuntil\tby\treason\n")
+	for i := range list {
+		p := &list[i]
+		by := plain(p.By)
+		if by == "" {
+			by = "-"
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", p.Kind, plain(p.Name), instant(p.Since, "-"), instant(p.Until, "-"), by, plain(p.Reason))
+	}
+	return w.Flush()
+}
