@@ -137,12 +137,14 @@ func (c *Check) Outbox(s outbox.Stats) Report {
 }
 
 // Routes returns r with the stalled routes that [producer.Outbox.ListRoutes] reads. A stalled route
-// makes the outbox degraded. Its events wait and are not lost; their age can make the outbox
-// unhealthy.
+// makes the outbox degraded, unless an operator has paused it. Its events wait and are not lost; their
+// age can make the outbox unhealthy.
 func (c *Check) Routes(r Report, stalled []outbox.StalledRoute) Report {
 	names := make(map[string]bool)
 	for i := range stalled {
-		names[stalled[i].Route] = true
+		if stalled[i].State != outbox.RoutePaused {
+			names[stalled[i].Route] = true
+		}
 	}
 	if len(names) > 0 {
 		r.add(false, fmt.Sprintf("routes that do not work: %d", len(names)))

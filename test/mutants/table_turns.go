@@ -98,9 +98,9 @@ var turns = []Mutant{
 		Broken: "Places of a paused route that become free always go to its first parked events.",
 		File:   "producer/relay/internal/core/stall.go",
 		Old: `	if !rs.keepsFew(r) {
-		return true`,
+		full`,
 		New: `	if !rs.hasEnough(r) {
-		return true`,
+		full`,
 		Test: Test{"producer/relay/internal/core", "TestTurnsBesideAChangingNumberOfPlaces"},
 	},
 	{

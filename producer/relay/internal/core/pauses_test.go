@@ -159,6 +159,24 @@ func TestNothingIsSentBeforeThePausesAreKnown(t *testing.T) {
 	}
 }
 
+func TestNothingIsSentByAnOldListOfPauses(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	rel := r.start(Options{})
+	r.produce(time.Second, 100*time.Millisecond, "a")
+	rel.hold = func(cl *Call) bool { return cl.Op() == statement.OpPauses }
+	since := r.now
+	r.produce(10*time.Second, 100*time.Millisecond, "a")
+	for _, s := range r.sends {
+		if s.at > since+pausesHold {
+			t.Fatalf("an event was sent %v after the last answer", s.at-since)
+		}
+	}
+	rel.free()
+	r.run(time.Second)
+	r.drained()
+}
+
 func TestPausesThatCannotBeReadStayAsTheyWere(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
