@@ -175,8 +175,9 @@ type progress struct {
 	// committed, half of the handler's work may be committed too.
 	txEnded bool
 
-	since time.Time // the first wait for the database
+	since time.Time // the first wait for the database, or for a permit
 	waits int       // for the database
+	held  bool      // the message has waited for a permit
 }
 
 // handling handles one message: [freshMessage] a delivered message, [parkedMessage] a parked

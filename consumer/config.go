@@ -35,8 +35,8 @@ type Config struct {
 	// [dedupe.DefaultSize]. -1 remembers no IDs.
 	CacheSize int `yaml:"cache_size" env:"CACHE_SIZE"`
 
-	// MaxHold is how long a message is held while the database is in trouble, before Consume
-	// returns the error. Defaults to 1 minute.
+	// MaxHold is how long a message is held while the database is in trouble or the consumer is
+	// paused, before Consume returns an error. Defaults to 1 minute.
 	MaxHold time.Duration `yaml:"max_hold" env:"MAX_HOLD"`
 	// PollInterval is how often [Inbox.Run] looks for parked messages that became due unnoticed, as
 	// by another process. Defaults to 5 seconds.

@@ -33,6 +33,10 @@ type Counters struct {
 	// Returned counts deliveries that ended with an error: the transport delivers the messages
 	// again.
 	Returned int64
+	// Held counts messages that were held because the consumer was paused. Paused is 1 if the consumer was paused when it had work last, and
+	// otherwise 0.
+	Held   int64
+	Paused int64
 
 	// Parked counts messages that were parked to be retried. Followed counts messages that were
 	// parked behind an earlier message of their key.
@@ -62,7 +66,7 @@ func (c Counters) Duplicates() int64 { return c.DuplicatesByWindow + c.Duplicate
 type counts struct {
 	applied, window, table                    atomic.Int64
 	failed, panics, databaseErrors, unknown   atomic.Int64
-	starts, returned, groups, undone          atomic.Int64
+	starts, returned, groups, undone, held    atomic.Int64
 	parked, followed                          atomic.Int64
 	dead, tooOld, altered, refused, forgotten atomic.Int64
 	unstamped, ahead, short                   atomic.Int64
@@ -84,10 +88,14 @@ func (c *counts) parkedAs(s inbox.State) {
 // Counters returns the counters of the handler.
 func (h *Handler[TX]) Counters() Counters {
 	c := &h.counts
+	var paused int64
+	if h.permits.paused.Load() {
+		paused = 1
+	}
 	return Counters{
 		Applied: c.applied.Load(), DuplicatesByWindow: c.window.Load(), DuplicatesByTable: c.table.Load(),
 		Failed: c.failed.Load(), Panics: c.panics.Load(), DatabaseErrors: c.databaseErrors.Load(),
-		CommitsUnknown: c.unknown.Load(), SoloStarts: c.starts.Load(), Returned: c.returned.Load(),
+		CommitsUnknown: c.unknown.Load(), SoloStarts: c.starts.Load(), Returned: c.returned.Load(), Held: c.held.Load(), Paused: paused,
 		Groups: c.groups.Load(), GroupsUndone: c.undone.Load(),
 		Parked: c.parked.Load(), Followed: c.followed.Load(),
 		Dead: c.dead.Load(), TooOld: c.tooOld.Load(), Altered: c.altered.Load(),

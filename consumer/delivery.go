@@ -60,6 +60,9 @@ func (m freshMessage[TX]) begin(ctx context.Context) attempt {
 	if err := m.h.registry.ensure(ctx, &m.d.progress); err != nil {
 		return attempt{err: err, notBegun: true}
 	}
+	if err := m.h.permits.permit(ctx, &m.d.progress); err != nil {
+		return attempt{err: err, notBegun: true}
+	}
 	m.d.term = m.h.registry.term()
 	return m.h.begin(ctx, m.d)
 }

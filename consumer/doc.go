@@ -104,6 +104,18 @@
 // [Inbox.HandleBatch] registers a function for all messages of a group, whose effects can be
 // written in one statement. A failing message is found by halving; see [BatchFunc].
 //
+// # Pauses
+//
+// While a [control.Pause] names the consumer, or all consumers of the service, no message of the
+// consumer is handled, whether delivered or parked, and no effect is taken up. No attempt is counted,
+// and no message is parked. Handlers that run when the pause begins finish, and so does a message
+// whose COMMIT has an unknown outcome. A delivered message waits within Consume until the pause ends,
+// for Config.MaxHold at the longest; then Consume returns [ErrPaused], and the transport delivers the
+// message again. Copies that the window knows are acknowledged meanwhile. An inbox with work reads
+// the pauses twice a second at most, so the beginning and the end of a pause are seen within a
+// second. An inbox without work reads no pauses. If the pauses cannot be read, the last known pauses
+// remain in force. [Inbox.RunOnce] leaves the messages of a paused consumer alone, without an error.
+//
 // # What survives a crash
 //
 //	received                    nothing is changed; delivered again

@@ -19,6 +19,10 @@ var (
 	ErrOtherKey = errors.New("subscriber keeps messages in order by another key: give it the function of HandlerConfig.Order.Key, or none to either " +
 		"(with CompetingConsumers it keeps no order)")
 
+	// ErrPaused is wrapped by [Handler.Consume] when the consumer is paused and the message was held
+	// for Config.MaxHold. The text names the pause.
+	ErrPaused = errors.New("no message of the consumer is handled for now")
+
 	// ErrTwoInboxes is wrapped by [Handler.Consume] within a handler of the same message: package
 	// middleware has put an inbox around a handler that has one.
 	ErrTwoInboxes = errors.New("message is in the hands of another inbox already: a handler that has an inbox must not get a second one (middleware.RouterConfig.Except)")

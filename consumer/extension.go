@@ -97,6 +97,9 @@ func (e *Host[TX]) Backoff(shortest, longest time.Duration, failures int) time.D
 	return e.h.inbox.backoff(shortest, longest, failures)
 }
 
+// Paused tells whether the consumer is paused. No work must be begun then.
+func (e *Host[TX]) Paused(ctx context.Context) bool { return e.h.permits.isPaused(ctx) }
+
 // Task returns a task. Errors and successes of the database count for key.
 func (e *Host[TX]) Task(key uuid.UUID) *Task[TX] {
 	return &Task[TX]{progress{ref: messageRef{e.h.name, key}}, e.h}

@@ -65,6 +65,9 @@ func (g *groups[TX]) handle(m *member) error {
 	if err := h.registry.ensure(m.ctx, &m.d.progress); err != nil {
 		return err
 	}
+	if err := h.permits.permit(m.ctx, &m.d.progress); err != nil {
+		return err
+	}
 	g.join(m)
 	for {
 		t := instruction{}
@@ -198,6 +201,10 @@ func (g *groups[TX]) run(group []*member) {
 		g.running--
 		g.begin()
 	}()
+	if g.h.permits.isPaused(group[0].ctx) { // the members have waited for the end of other groups
+		dismiss(group)
+		return
+	}
 	g.attempt(group, false)
 }
 

@@ -35,6 +35,7 @@ type Handler[TX any] struct {
 	suspects  suspects[TX]
 	retries   retries[TX]
 	forgetter forgetter[TX]
+	permits   permits[TX]
 	gate      gate
 	counts    counts
 }
@@ -56,11 +57,11 @@ func (h *Handler[TX]) Stats(ctx context.Context) (inbox.Stats, error) {
 
 // Consume handles one message; it is a Watermill NoPublishHandlerFunc. Consume blocks until the
 // message was applied, was parked or is a duplicate, and returns nil: the transport acknowledges
-// the message. If the message's context ended, or the database was in trouble for Config.MaxHold,
-// Consume returns an error: the message was neither applied nor parked, and the transport delivers
-// it again. The error wraps [ErrShortWindow] if the consumer must not start, and [ErrOtherKey] if
-// the subscriber orders the message of a handler with Order.ByKey by another key. The end of the message's
-// context does not cut a transaction short.
+// the message. If the message's context ended, or the message was held for Config.MaxHold, Consume
+// returns an error: the message was neither applied nor parked, and the transport delivers it again.
+// The error wraps [ErrPaused] if the consumer is paused, [ErrShortWindow] if the consumer must not
+// start, and [ErrOtherKey] if the subscriber orders the message of a handler with Order.ByKey by another key.
+// The end of the message's context does not cut a transaction short.
 func (h *Handler[TX]) Consume(msg *message.Message) error {
 	d := &delivery{redelivered: transport.Redelivered(msg)}
 	err := h.consume(msg.Context(), msg, d)
@@ -94,6 +95,9 @@ func (h *Handler[TX]) consume(ctx context.Context, msg *message.Message, d *deli
 		return err
 	}
 	if err != nil {
+		if err := h.permits.resumed(ctx, &d.progress); err != nil {
+			return err
+		}
 		return h.refuse(ctx, d, err)
 	}
 	if err := fault.Hit(ctx, fault.IDRead); err != nil {

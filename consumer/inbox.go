@@ -47,6 +47,7 @@ type Inbox[TX any] struct {
 	solo     chan struct{}
 	outages  outageDetector
 	identity identity
+	pauses   pauses
 
 	random func(most time.Duration) time.Duration // replaced by simulations
 }
@@ -80,6 +81,7 @@ func New[TX any](store inbox.Store[TX], cfg Config, options ...Option[TX]) (*Inb
 		added:    make(chan struct{}, 1),
 		solo:     make(chan struct{}, 1),
 		identity: identity{turn: make(chan struct{}, 1)},
+		pauses:   pauses{turn: make(chan struct{}, 1)},
 		random:   randomUpTo,
 	}
 	for _, option := range options {
@@ -257,6 +259,7 @@ func (i *Inbox[TX]) newHandler(name string, fn HandlerFunc[TX], cfg HandlerConfi
 	h.registry.Handler, h.registry.registering = h, make(chan struct{}, 1)
 	h.retries.Handler, h.retries.wake = h, make(chan struct{}, 1)
 	h.suspects.Handler, h.forgetter.Handler = h, h
+	h.permits.Handler = h
 	if cfg.Group.Size > 1 {
 		h.groups = &groups[TX]{h: h, limit: cfg.Group.Size}
 	}

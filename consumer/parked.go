@@ -34,6 +34,9 @@ func (rt *retries[TX]) drain(ctx context.Context) error {
 			if _, ok := tried[seq]; ok || ctx.Err() != nil {
 				continue
 			}
+			if rt.permits.isPaused(ctx) {
+				return nil
+			}
 			tried[seq] = struct{}{}
 			if _, err := rt.retry(ctx, seq); err != nil {
 				return err
@@ -86,6 +89,9 @@ type parkedMessage[TX any] struct {
 func (m *parkedMessage[TX]) begin(ctx context.Context) attempt {
 	h := m.h
 	m.message = nil
+	if err := h.permits.permit(ctx, &m.progress); err != nil {
+		return attempt{err: err, notBegun: true}
+	}
 	if !m.suspect {
 		return h.runShared(ctx, func() attempt { return m.apply(ctx, 0) })
 	}

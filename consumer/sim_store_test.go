@@ -72,6 +72,7 @@ func (s *simStore) commit(ctx context.Context, name string, tx *simTx) error {
 
 func (s *simStore) Apply(ctx context.Context, c inbox.Claim, fn func(context.Context, *simTx) error) (v inbox.Verdict, err error) {
 	defer func() { s.db.sim.troubled(c.ID, err) }()
+	s.db.sim.begins(c.Consumer)
 	key := claimKey{c.Consumer, c.ID}
 	name := fmt.Sprintf("claim %s by %d", short(c.ID), c.Consumer)
 	var early *simTx // what an optimistic handler has done
@@ -132,6 +133,7 @@ func (s *simStore) run(tx *simTx, fn func() error) (err error) {
 // ApplyGroup takes all locks at once: in which order a database takes them is a question of its own
 // tests.
 func (s *simStore) ApplyGroup(ctx context.Context, cs []inbox.Claim, fn func(context.Context, *simTx, []int) error) ([]inbox.Verdict, error) {
+	s.db.sim.begins(cs[0].Consumer)
 	var claims, keys []claimKey
 	var ids []uuid.UUID
 	for i := range cs {
@@ -297,6 +299,7 @@ func (s *simStore) DueMessages(ctx context.Context, number, limit int) (seqs []i
 }
 
 func (s *simStore) ApplyParked(ctx context.Context, c inbox.Claim, seq int64, fn func(context.Context, *simTx, *inbox.Parked) error) (done bool, err error) {
+	s.db.sim.begins(c.Consumer)
 	name := fmt.Sprintf("take parked %d by %d", seq, c.Consumer)
 	var at *simParked
 	if err := s.statement(ctx, name+", its place", func() { at = s.db.find(seq) }); err != nil || at == nil {

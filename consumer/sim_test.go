@@ -21,7 +21,7 @@ import (
 // time: statements that take any time, fail before or after they did their work, or commit
 // when nobody listens any more; processes that die at any step, or are stopped, lose their
 // connections and wake up; messages that come twice, altered, too late or in any order of
-// their keys, that fail, hang or kill their process; operators. Whatever a process does
+// their keys, that fail, hang or kill their process; operators; pauses. Whatever a process does
 // to the world waits for its turn, which the schedule gives: one seed, one schedule.
 type simulation struct {
 	t         *testing.T
@@ -56,7 +56,7 @@ type simulation struct {
 
 // simFaults says what may happen in a schedule.
 type simFaults struct {
-	crash, stop, statements, outage, bad, killers, altered, old, foreign, forget, operators, starve bool
+	crash, stop, statements, outage, bad, killers, altered, old, foreign, forget, operators, starve, pauses bool
 }
 
 func newSimulation(t *testing.T, seed uint64) *simulation {
@@ -70,7 +70,7 @@ func newSimulation(t *testing.T, seed uint64) *simulation {
 		begun: make(map[claimKey]map[*simProcess]int), bystander: make(map[claimKey]int),
 	}
 	flag := func() bool { return s.chance(2) }
-	s.wild = simFaults{flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag()}
+	s.wild = simFaults{flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag()}
 	pick := func(of ...int) int { return of[s.rnd.IntN(len(of))] }
 	s.most = pick(1, 3, 3)
 	if s.chance(4) { // whoever is blamed then has done it
@@ -271,7 +271,7 @@ func (s *simulation) deliver() {
 // disturb lets something go wrong, or right again.
 func (s *simulation) disturb() {
 	p := s.processes[s.rnd.IntN(len(s.processes))]
-	switch s.rnd.IntN(7) {
+	switch s.rnd.IntN(8) {
 	case 0:
 		if s.wild.crash {
 			s.crash(p)
@@ -305,6 +305,10 @@ func (s *simulation) disturb() {
 	case 6:
 		if s.wild.operators {
 			s.operate()
+		}
+	case 7:
+		if s.wild.pauses {
+			s.pause()
 		}
 	}
 }
@@ -353,6 +357,7 @@ func (s *simulation) pass() {
 // drain lets everything calm down and end.
 func (s *simulation) drain() {
 	s.calm, s.down = true, false
+	s.resume()
 	for _, p := range s.processes {
 		p.stopped = time.Time{}
 	}

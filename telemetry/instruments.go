@@ -23,6 +23,7 @@ type instruments struct {
 
 	messages, hits, forgotten  counter
 	dead, inboxParked, effects gauge
+	paused                     gauge
 	oldestParked               floatGauge
 	all                        []metric.Observable
 	meter                      metric.Meter
@@ -74,6 +75,7 @@ func newInstruments(meter metric.Meter) (*instruments, error) {
 	i.messages = i.counter("boxpair.inbox.messages", "{message}", "Messages that a consumer has processed, by outcome.")
 	i.hits = i.counter("boxpair.inbox.window.hits", "{message}", "Copies that the window in memory knew.")
 	i.forgotten = i.counter("boxpair.inbox.forgotten", "{row}", "Forgotten dispatch IDs.")
+	i.paused = i.gauge("boxpair.inbox.paused", "{consumer}", "1 if the consumer was paused when this process had work for it last.")
 	i.dead = i.gauge("boxpair.inbox.dead", "{message}", "Dead messages, which wait for an operator.")
 	i.inboxParked = i.gauge("boxpair.inbox.parked", "{message}", "Parked messages, by state.")
 	i.oldestParked = i.floatGauge("boxpair.inbox.parked.age", "Age of the oldest retrying or following message.")

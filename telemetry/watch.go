@@ -130,6 +130,7 @@ func (t *Telemetry) countsOf(c Consumer, who attribute.KeyValue) func(metric.Obs
 		n := c.Counters()
 		o.ObserveInt64(i.hits, n.DuplicatesByWindow, only)
 		o.ObserveInt64(i.forgotten, n.Forgotten, only)
+		o.ObserveInt64(i.paused, n.Paused, only)
 		observeBy(o, i.messages, who, attrOutcome, []labelled{
 			{"applied", n.Applied}, {"duplicate", n.Duplicates()}, {"parked", n.Parked}, {"followed", n.Followed},
 			{"dead", n.Dead}, {"too_old", n.TooOld}, {"altered", n.Altered}, {"returned", n.Returned},

@@ -111,7 +111,7 @@ func (parked) Name() string { return "s/c" }
 func (parked) Counters() consumer.Counters {
 	return consumer.Counters{
 		Applied: 1, DuplicatesByWindow: 2, DuplicatesByTable: 3, Parked: 4, Followed: 5, Dead: 6, Refused: 1,
-		TooOld: 7, Altered: 8, Returned: 9, Forgotten: 10,
+		TooOld: 7, Altered: 8, Returned: 9, Forgotten: 10, Paused: 11,
 	}
 }
 
@@ -147,6 +147,7 @@ func TestEveryNumberHasItsPlace(t *testing.T) {
 		},
 		"boxpair.inbox.window.hits": {"s/c": 2},
 		"boxpair.inbox.forgotten":   {"s/c": 10},
+		"boxpair.inbox.paused":      {"s/c": 11},
 		"boxpair.inbox.dead":        {"s/c": 3},
 		"boxpair.inbox.parked":      {"retrying s/c": 1, "following s/c": 2, "dead s/c": 3, "s/c too_old": 4, "altered s/c": 5},
 		"boxpair.inbox.parked.age":  {"s/c": 2},

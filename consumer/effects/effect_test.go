@@ -20,6 +20,7 @@ import (
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/consumer/effects"
 	"github.com/boxpair/boxpair/consumer/internal/consumertest"
+	"github.com/boxpair/boxpair/store/control"
 	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/store/sqlite"
 )
@@ -72,6 +73,35 @@ func TestEffectThatIsRecordedWithoutRunIsAnError(t *testing.T) {
 	if !strings.Contains(log.String(), "Inbox.Run was never called") {
 		t.Errorf("logged %q", log.String())
 	}
+}
+
+func TestPausedConsumerTakesUpNoEffect(t *testing.T) {
+	t.Parallel()
+	db, _ := consumertest.NewSQLite(t)
+	p := provider{t.TempDir()}
+	_, h := pay(t, db.Store, db, paying(db, p), effects.Config{})
+	if err := h.Consume(consumertest.Msg(1)); err != nil {
+		t.Fatal(err)
+	}
+	// A new inbox knows no pauses yet.
+	runOnce := func() *effects.Handler[*sql.Tx] {
+		in, h := pay(t, db.Store, db, paying(db, p), effects.Config{})
+		consumertest.RunOnce(t, in)
+		return h
+	}
+	pause := control.Pause{Kind: control.Consumer, Name: "stock/pay", Reason: "the provider is down"}
+	if err := db.Store.SetPause(t.Context(), pause); err != nil {
+		t.Fatal(err)
+	}
+	if h := runOnce(); h.Effects().Done != 0 || h.Counters().Paused != 1 {
+		t.Errorf("effects: %+v, counters: %+v", h.Effects(), h.Counters())
+	}
+	p.wantCharges(t, consumertest.Number(1), 0)
+	if _, err := db.Store.EndPause(t.Context(), pause.Kind, pause.Name); err != nil {
+		t.Fatal(err)
+	}
+	runOnce()
+	p.wantCharges(t, consumertest.Number(1), 1)
 }
 
 // The key is part of what users rely on: it must not change between attempts, nor between releases.

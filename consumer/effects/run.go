@@ -19,6 +19,9 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
+// pauseCheck is how often Run looks whether a paused consumer goes on.
+const pauseCheck = 450 * time.Millisecond
+
 // runner carries out the effects of a handler.
 type runner[TX any] struct {
 	host  *consumer.Host[TX]
@@ -64,7 +67,9 @@ func (x *runner[TX]) Run(ctx context.Context) {
 	defer timer.Stop()
 	for {
 		wait := x.host.PollInterval()
-		if room := x.cfg.Concurrency - running; room > 0 && ctx.Err() == nil {
+		if x.host.Paused(ctx) {
+			wait = pauseCheck
+		} else if room := x.cfg.Concurrency - running; room > 0 && ctx.Err() == nil {
 			runs, next, err := x.take(ctx, room)
 			switch {
 			case err != nil:
@@ -103,6 +108,9 @@ func (x *runner[TX]) Run(ctx context.Context) {
 func (x *runner[TX]) RunOnce(ctx context.Context) error {
 	tried := make(map[int64]bool)
 	for again := false; !again && ctx.Err() == nil; {
+		if x.host.Paused(ctx) {
+			return nil
+		}
 		runs, _, err := x.take(ctx, 1)
 		if err != nil || len(runs) == 0 {
 			return err

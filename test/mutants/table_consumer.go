@@ -170,11 +170,9 @@ var handling = []Mutant{
 		Broken: "A message without a dispatch ID, such as the empty one of a closed channel, reaches the handler.",
 		File:   "consumer/handler.go",
 		Old: `	if err != nil {
-		return h.refuse(ctx, d, err)
-	}`,
+		if err := h.permits`,
 		New: `	if err != nil && in == nil {
-		return h.refuse(ctx, d, err)
-	}`,
+		if err := h.permits`,
 		Test: Test{"consumer", "TestMessageWithoutDispatchIDNeverReachesTheHandler"},
 	},
 	{

@@ -1,0 +1,95 @@
+package mutants
+
+// permitting is about messages that wait while their consumer is paused.
+var permitting = []Mutant{
+	{
+		Name: "pause-ignored", Guarantee: "G5",
+		Broken: "A paused consumer handles messages.",
+		File:   "consumer/pauses.go",
+		Old:    `		if read.found[n].Consumes(pm.name) {`,
+		New:    `		if read.found[n].Consumes(pm.name) && read.found[n].Since.IsZero() {`,
+		Test:   Test{"consumer", "TestPausedConsumerHandlesNothingAndGoesOnWithinASecond"},
+	},
+	{
+		Name: "pause-read-once", Guarantee: "G5",
+		Broken: "Pauses are read once: an operator cannot pause a running consumer.",
+		File:   "consumer/pauses.go",
+		Old:    `	if age < pausesFresh {`,
+		New:    `	if age < pausesFresh || latest != nil {`,
+		Test:   Test{"consumer", "TestPauseIsSeenWithinASecondWhileThereIsWork"},
+	},
+	{
+		Name: "pause-holds-no-parked-message", Guarantee: "G5",
+		Broken: "A paused consumer handles parked messages.",
+		File:   "consumer/parked.go",
+		Old:    `	if err := h.permits.permit(ctx, &m.progress); err != nil {`,
+		New:    `	if err := ctx.Err(); err != nil {`,
+		Test:   Test{"consumer", "TestParkedMessagesWaitForTheEndOfAPause"},
+	},
+	{
+		Name: "pause-waits-in-run-once", Guarantee: "G5",
+		Broken: "RunOnce handles parked messages of a paused consumer, or waits for the end of the pause.",
+		File:   "consumer/parked.go",
+		Old:    `			if rt.permits.isPaused(ctx) {`,
+		New:    `			if ctx.Err() != nil {`,
+		Test:   Test{"consumer", "TestParkedMessagesWaitForTheEndOfAPause"},
+	},
+	{
+		Name: "group-begins-in-a-pause", Guarantee: "G5",
+		Broken: "A group that has waited for another group begins although the consumer has been paused meanwhile.",
+		File:   "consumer/group.go",
+		Old:    `	if g.h.permits.isPaused(group[0].ctx) {`,
+		New:    `	if group[0].ctx == nil {`,
+		Test:   Test{"consumer", "TestGroupThatHasWaitedDoesNotBeginInAPause"},
+	},
+	{
+		Name: "effect-begins-in-a-pause", Guarantee: "G5",
+		Broken: "A paused consumer carries out effects.",
+		File:   "consumer/extension.go",
+		Old:    `{ return e.h.permits.isPaused(ctx) }`,
+		New:    `{ return ctx == nil }`,
+		Test:   Test{"consumer/effects", "TestPausedConsumerTakesUpNoEffect"},
+	},
+	{
+		Name: "pause-holds-for-ever", Guarantee: "G5",
+		Broken: "A message of a paused consumer never goes back to the transport, which ends the connection.",
+		File:   "consumer/pauses.go",
+		Old: `		if left <= 0 {
+			return fmt.Errorf("%w: %s", ErrPaused, pause)`,
+		New: `		if left = max(left, pauseCheck); left <= 0 {
+			return fmt.Errorf("%w: %s", ErrPaused, pause)`,
+		Test: Test{"consumer", "TestPauseBeginsBetweenTwoAttempts"}, Hang: true,
+	},
+	{
+		Name: "paused-messages-are-refused", Guarantee: "G5",
+		Broken: "A paused consumer sets aside messages without a valid dispatch ID or signature, while an operator mends the configuration.",
+		File:   "consumer/handler.go",
+		Old:    `		if err := h.permits.resumed(ctx, &d.progress); err != nil {`,
+		New:    `		if err := ctx.Err(); err != nil {`,
+		Test:   Test{"consumer", "TestPauseHoldsRefusedMessagesToo"},
+	},
+	{
+		Name: "unknown-commit-waits-for-a-pause", Guarantee: "G3",
+		Broken: "A message whose commit may have happened is returned in a pause, and what is known of the commit is lost.",
+		File:   "consumer/pauses.go",
+		Old:    `	if p.commitUnknown || p.txEnded {`,
+		New:    `	if p.txEnded {`,
+		Test:   Test{"consumer", "TestPauseDoesNotHoldAMessageWithAnUnknownCommit"},
+	},
+	{
+		Name: "unread-pauses-are-over", Guarantee: "G5",
+		Broken: "A paused consumer goes on when the pauses cannot be read.",
+		File:   "consumer/pauses.go",
+		Old:    `		*next = *latest`,
+		New:    `		next.at = latest.at`,
+		Test:   Test{"consumer", "TestPausesThatCannotBeReadRemainAndBlockNothing"},
+	},
+	{
+		Name: "each-message-reads-pauses", Guarantee: "G5",
+		Broken: "Every message costs a read of the pauses.",
+		File:   "consumer/pauses.go",
+		Old:    `	pausesFresh = 500 * time.Millisecond`,
+		New:    `	pausesFresh = 5 * time.Millisecond`,
+		Test:   Test{"consumer", "TestBusyHandlersReadPausesTogetherTwiceASecond"},
+	},
+}
