@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"log/slog"
+	"math"
 	"strings"
 	"time"
 
@@ -35,8 +36,8 @@ type Config struct {
 	// [dedupe.DefaultSize]. -1 remembers no IDs.
 	CacheSize int `yaml:"cache_size" env:"CACHE_SIZE"`
 
-	// MaxHold is how long a message is held while the database is in trouble or the consumer is
-	// paused, before Consume returns an error. Defaults to 1 minute.
+	// MaxHold is how long a message is held while the database is in trouble, the consumer is paused
+	// or its rate is limited, before Consume returns an error. Defaults to 1 minute.
 	MaxHold time.Duration `yaml:"max_hold" env:"MAX_HOLD"`
 	// PollInterval is how often [Inbox.Run] looks for parked messages that became due unnoticed, as
 	// by another process. Defaults to 5 seconds.
@@ -111,6 +112,14 @@ type HandlerConfig struct {
 	// one UUID to two messages of a topic. Defaults to false: such messages are parked as dead. A
 	// message with an empty UUID is always parked as dead.
 	DeriveID bool `yaml:"derive_id" env:"DERIVE_ID"`
+
+	// MaxPerSecond is how often the handler may be run in a second, by all processes of the service
+	// together. The limit holds for delivered and for parked messages, every attempt counts, and each
+	// message of a group; so does a copy that only the database knows. After a quiet time the messages
+	// of a second may be handled at once. A message waits for its turn for Config.MaxHold at the
+	// longest. A process asks the database for its share about five times a second, and at most ten
+	// times. All processes must have the same limit. Defaults to 0: no limit.
+	MaxPerSecond float64 `yaml:"max_per_second" env:"MAX_PER_SECOND"`
 
 	// Order is the order of messages of one key.
 	Order OrderConfig `yaml:"order" envPrefix:"ORDER_"`
@@ -270,6 +279,9 @@ func (c HandlerConfig) withDefaults() (HandlerConfig, error) {
 	}
 	if c.Group.Size <= 1 && (c.Group.Wait != 0 || c.Group.Concurrency != 0) {
 		p.Addf("Group.Size: is needed for Group.Wait and Group.Concurrency")
+	}
+	if c.MaxPerSecond < 0 || math.IsNaN(c.MaxPerSecond) || math.IsInf(c.MaxPerSecond, 0) {
+		p.Addf("MaxPerSecond: %v is not a rate", c.MaxPerSecond)
 	}
 	p.Number("Group.Size", &c.Group.Size, 1)
 	p.Duration("Group.Wait", &c.Group.Wait, 0)

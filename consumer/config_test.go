@@ -34,11 +34,11 @@ func TestBadConfigurationIsRefusedWithAllOfItsProblems(t *testing.T) {
 	_, err = inbox.AddHandler(nil, "", "orders", nil, nil, consumer.HandlerConfig{Timeout: -1})
 	wantProblems(t, err, "router", "subscriber", "name", "function", "Timeout")
 	_, err = inbox.Handle("", nil, consumer.HandlerConfig{
-		Timeout: -1, LockTimeout: time.Hour, Isolation: 9, Topic: "\xff", Retry: consumer.RetryConfig{QuickAttempts: -1, QuickBackoff: -1, MaxAttempts: -1, MaxSoloStarts: -1},
+		Timeout: -1, MaxPerSecond: -1, LockTimeout: time.Hour, Isolation: 9, Topic: "\xff", Retry: consumer.RetryConfig{QuickAttempts: -1, QuickBackoff: -1, MaxAttempts: -1, MaxSoloStarts: -1},
 		Parked:     consumer.ParkedConfig{MinBackoff: time.Hour, MaxBackoff: time.Second, Concurrency: -1},
 		Optimistic: true, Group: consumer.GroupConfig{Size: 2},
 	})
-	wantProblems(t, err, "name", "function", "Timeout", "LockTimeout", "Isolation", "Topic", "Optimistic", "Retry.QuickAttempts", "Retry.QuickBackoff",
+	wantProblems(t, err, "name", "function", "Timeout", "MaxPerSecond", "LockTimeout", "Isolation", "Topic", "Optimistic", "Retry.QuickAttempts", "Retry.QuickBackoff",
 		"Retry.MaxAttempts", "Parked.MaxBackoff", "Retry.MaxSoloStarts", "Parked.Concurrency")
 	if _, err := inbox.Handle("fine", func(context.Context, *work, *message.Message) error { return nil }, consumer.HandlerConfig{
 		Timeout: time.Second, Parked: consumer.ParkedConfig{MinBackoff: time.Hour},

@@ -33,7 +33,8 @@ type Counters struct {
 	// Returned counts deliveries that ended with an error: the transport delivers the messages
 	// again.
 	Returned int64
-	// Held counts messages that were held because the consumer was paused. Paused is 1 if the consumer was paused when it had work last, and
+	// Held counts messages that were held because the consumer was paused, or because of
+	// HandlerConfig.MaxPerSecond. Paused is 1 if the consumer was paused when it had work last, and
 	// otherwise 0.
 	Held   int64
 	Paused int64

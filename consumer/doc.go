@@ -104,7 +104,7 @@
 // [Inbox.HandleBatch] registers a function for all messages of a group, whose effects can be
 // written in one statement. A failing message is found by halving; see [BatchFunc].
 //
-// # Pauses
+// # Pauses and limits
 //
 // While a [control.Pause] names the consumer, or all consumers of the service, no message of the
 // consumer is handled, whether delivered or parked, and no effect is taken up. No attempt is counted,
@@ -115,6 +115,12 @@
 // the pauses twice a second at most, so the beginning and the end of a pause are seen within a
 // second. An inbox without work reads no pauses. If the pauses cannot be read, the last known pauses
 // remain in force. [Inbox.RunOnce] leaves the messages of a paused consumer alone, without an error.
+//
+// HandlerConfig.MaxPerSecond limits how often a handler runs, in all processes together, by tokens
+// that processes take from a bucket in the database. A message waits for a token as for the end of a
+// pause; then the error is [ErrRateLimited]. Messages get tokens in the order of their arrival. A
+// message takes a token for each attempt, and a member of a group one more if it is handled again
+// outside the group. Without the database no tokens can be taken: that is an outage as in Failures.
 //
 // # What survives a crash
 //

@@ -23,6 +23,10 @@ var (
 	// for Config.MaxHold. The text names the pause.
 	ErrPaused = errors.New("no message of the consumer is handled for now")
 
+	// ErrRateLimited is wrapped by [Handler.Consume] when the message was held for Config.MaxHold
+	// because of HandlerConfig.MaxPerSecond.
+	ErrRateLimited = errors.New("message waits behind the consumer's rate limit")
+
 	// ErrTwoInboxes is wrapped by [Handler.Consume] within a handler of the same message: package
 	// middleware has put an inbox around a handler that has one.
 	ErrTwoInboxes = errors.New("message is in the hands of another inbox already: a handler that has an inbox must not get a second one (middleware.RouterConfig.Except)")

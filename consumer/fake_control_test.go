@@ -15,6 +15,14 @@ func (s *fakeStore) Pauses(ctx context.Context) ([]control.Pause, error) {
 	return s.Store.Pauses(ctx)
 }
 
+// TakeTokens is a step of the fake.
+func (s *fakeStore) TakeTokens(ctx context.Context, name string, perSecond float64, want int) (int, time.Duration, error) {
+	if err := s.step("take"); err != nil {
+		return 0, 0, err
+	}
+	return s.Store.TakeTokens(ctx, name, perSecond, want)
+}
+
 // pause pauses consumers, until a time unless zero.
 func (r *rig) pause(name string, until time.Time) {
 	r.t.Helper()

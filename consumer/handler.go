@@ -59,8 +59,9 @@ func (h *Handler[TX]) Stats(ctx context.Context) (inbox.Stats, error) {
 // message was applied, was parked or is a duplicate, and returns nil: the transport acknowledges
 // the message. If the message's context ended, or the message was held for Config.MaxHold, Consume
 // returns an error: the message was neither applied nor parked, and the transport delivers it again.
-// The error wraps [ErrPaused] if the consumer is paused, [ErrShortWindow] if the consumer must not
-// start, and [ErrOtherKey] if the subscriber orders the message of a handler with Order.ByKey by another key.
+// The error wraps [ErrPaused] if the consumer is paused, [ErrRateLimited] if the message waited
+// because of HandlerConfig.MaxPerSecond, [ErrShortWindow] if the consumer must not start, and
+// [ErrOtherKey] if the subscriber orders the message of a handler with Order.ByKey by another key.
 // The end of the message's context does not cut a transaction short.
 func (h *Handler[TX]) Consume(msg *message.Message) error {
 	d := &delivery{redelivered: transport.Redelivered(msg)}

@@ -251,6 +251,9 @@ func (i *Inbox[TX]) newHandler(name string, fn HandlerFunc[TX], cfg HandlerConfi
 		return nil, err
 	}
 	full := i.cfg.Service + "/" + name
+	if n := len(bucketPrefix) + len(full); cfg.MaxPerSecond > 0 && n > maxBucket {
+		return nil, fmt.Errorf("MaxPerSecond: the consumer's name is %d bytes too long for it", n-maxBucket)
+	}
 	h := &Handler[TX]{
 		inbox: i, name: full, fn: fn, cfg: cfg,
 		log:  i.log.With("consumer", full),
@@ -259,7 +262,7 @@ func (i *Inbox[TX]) newHandler(name string, fn HandlerFunc[TX], cfg HandlerConfi
 	h.registry.Handler, h.registry.registering = h, make(chan struct{}, 1)
 	h.retries.Handler, h.retries.wake = h, make(chan struct{}, 1)
 	h.suspects.Handler, h.forgetter.Handler = h, h
-	h.permits.Handler = h
+	h.permits.Handler, h.permits.limit.turn = h, make(chan struct{}, 1)
 	if cfg.Group.Size > 1 {
 		h.groups = &groups[TX]{h: h, limit: cfg.Group.Size}
 	}

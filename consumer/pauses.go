@@ -83,9 +83,12 @@ func (i *Inbox[TX]) readPauses(ctx context.Context) (*readPauses, error) {
 	return next, nil
 }
 
-// permits decides when the messages of a handler may be handled: not while the consumer is paused.
+// permits decides when the messages of a handler may be handled: not while the consumer is paused,
+// and not faster than HandlerConfig.MaxPerSecond.
 type permits[TX any] struct {
 	*Handler[TX]
+
+	limit limit
 
 	paused atomic.Bool // as reported; changed with mu
 	mu     sync.Mutex
@@ -139,7 +142,19 @@ func (pm *permits[TX]) permit(ctx context.Context, p *progress) error {
 	if p.commitUnknown || p.txEnded {
 		return nil
 	}
-	return pm.resumed(ctx, p)
+	for {
+		if err := pm.resumed(ctx, p); err != nil || pm.cfg.MaxPerSecond == 0 {
+			return err
+		}
+		if err := pm.takeToken(ctx, p); err != nil {
+			return err
+		}
+		// The consumer may be paused by now. Then the token is lost: if all messages that wait for the
+		// end of a pause had tokens, all would be handled at once.
+		if !pm.isPaused(ctx) {
+			return nil
+		}
+	}
 }
 
 // resumed waits until the consumer is not paused, or until the message was held for Config.MaxHold.

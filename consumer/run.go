@@ -186,7 +186,7 @@ func (p *parkedPool[TX]) fill(ctx context.Context) time.Duration {
 func (p *parkedPool[TX]) finished(ctx context.Context, t parkedResult) {
 	delete(p.inFlight, t.seq)
 	switch {
-	case errors.Is(t.err, ErrPaused): // due messages are read anew
+	case errors.Is(t.err, ErrPaused), errors.Is(t.err, ErrRateLimited): // due messages are read anew
 	case t.err != nil:
 		p.failed(ctx, t.err)
 		p.skipped[t.seq] = p.notBefore // other messages first

@@ -21,7 +21,7 @@ import (
 // time: statements that take any time, fail before or after they did their work, or commit
 // when nobody listens any more; processes that die at any step, or are stopped, lose their
 // connections and wake up; messages that come twice, altered, too late or in any order of
-// their keys, that fail, hang or kill their process; operators; pauses. Whatever a process does
+// their keys, that fail, hang or kill their process; operators; pauses and a rate limit. Whatever a process does
 // to the world waits for its turn, which the schedule gives: one seed, one schedule.
 type simulation struct {
 	t         *testing.T
@@ -90,6 +90,9 @@ func newSimulation(t *testing.T, seed uint64) *simulation {
 		Retry: consumer.RetryConfig{QuickAttempts: pick(1, 2, 3), MaxAttempts: pick(2, 5), MaxSoloStarts: pick(1, 3)}, Parked: consumer.ParkedConfig{MinBackoff: 200 * time.Millisecond, MaxBackoff: 2 * time.Second, Concurrency: pick(1, 3)},
 	}
 	s.handler.Optimistic = flag()
+	if s.chance(20) {
+		s.handler.MaxPerSecond = 50
+	}
 	s.prefetch, s.rate = pick(1, 3, 8), pick(3, 12, 30)
 	for n := range pick(1, 1, 2) {
 		name := fmt.Sprint("handler", n)

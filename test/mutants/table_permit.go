@@ -1,6 +1,6 @@
 package mutants
 
-// permitting is about messages that wait while their consumer is paused.
+// permitting is about messages that wait while their consumer is paused or its rate is limited.
 var permitting = []Mutant{
 	{
 		Name: "pause-ignored", Guarantee: "G5",
@@ -91,5 +91,66 @@ var permitting = []Mutant{
 		Old:    `	pausesFresh = 500 * time.Millisecond`,
 		New:    `	pausesFresh = 5 * time.Millisecond`,
 		Test:   Test{"consumer", "TestBusyHandlersReadPausesTogetherTwiceASecond"},
+	},
+	{
+		Name: "limit-of-each-process", Guarantee: "G5",
+		Broken: "Each run of a handler takes its tokens from the process for ever, beyond what the shared bucket has granted.",
+		File:   "consumer/limit.go",
+		Old:    `			l.tokens--`,
+		New:    `			_ = l`,
+		Test:   Test{"consumer", "TestMessageWaitsForTheLimitForMaxHold"},
+	},
+	{
+		Name: "tokens-do-not-expire", Guarantee: "G5",
+		Broken: "Tokens of an earlier time let a burst pass that the bucket does not know of.",
+		File:   "consumer/limit.go",
+		Old:    `		if l.tokens > 0 && now.Before(l.until) {`,
+		New:    `		if l.tokens > 0 {`,
+		Test:   Test{"consumer", "TestUnusedTokensExpire"},
+	},
+	{
+		Name: "limit-asks-for-each-message", Guarantee: "G5",
+		Broken: "A handler with a limit asks the database for each of its messages.",
+		File:   "consumer/limit.go",
+		Old:    `		l.want *= 2`,
+		New:    `		l.want = 1`,
+		Test:   Test{"consumer", "TestHandlerBelowItsLimitHardlyAsks"},
+	},
+	{
+		Name: "end-of-a-pause-is-a-burst", Guarantee: "G5",
+		Broken: "Messages that wait for the end of a pause gather tokens meanwhile, and are all handled at once.",
+		File:   "consumer/pauses.go",
+		Old: `		if err := pm.resumed(ctx, p); err != nil || pm.cfg.MaxPerSecond == 0 {
+			return err
+		}
+		if err := pm.takeToken(ctx, p); err != nil {
+			return err
+		}`,
+		New: `		if pm.cfg.MaxPerSecond == 0 {
+			return pm.resumed(ctx, p)
+		}
+		if err := pm.takeToken(ctx, p); err != nil {
+			return err
+		}
+		if err := pm.resumed(ctx, p); err != nil {
+			return err
+		}`,
+		Test: Test{"consumer", "TestEndOfAPauseIsNoBurst"},
+	},
+	{
+		Name: "limit-holds-no-group", Guarantee: "G5",
+		Broken: "Members of a group need no token.",
+		File:   "consumer/group.go",
+		Old:    `	if err := h.permits.permit(m.ctx, &m.d.progress); err != nil {`,
+		New:    `	if err := h.permits.resumed(m.ctx, &m.d.progress); err != nil {`,
+		Test:   Test{"consumer", "TestEveryMemberOfAGroupNeedsAToken"},
+	},
+	{
+		Name: "negative-limit-taken", Guarantee: "G7",
+		Broken: "A limit that is no number is taken.",
+		File:   "consumer/config.go",
+		Old:    `math.IsNaN(c.MaxPerSecond) || `,
+		New:    ``,
+		Test:   Test{"consumer", "TestBadLimitsAreRefused"},
 	},
 }
