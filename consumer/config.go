@@ -64,6 +64,10 @@ type Config struct {
 	// Defaults to nil: messages need no signature.
 	Verifier *signature.Verifier `yaml:"-" env:"-"`
 
+	// Observer is told of dead and parked messages, of pauses and of trouble with the database.
+	// Defaults to no functions.
+	Observer Observer `yaml:"-" env:"-"`
+
 	// Logger receives failures, parked messages and changes by operators. Defaults to
 	// [slog.Default].
 	Logger *slog.Logger `yaml:"-" env:"-"`

@@ -152,7 +152,7 @@ func (h *Handler[TX]) settle(ctx context.Context, d *delivery, a attempt) error 
 		if d.commitUnknown { // the transaction of the previous attempt was committed
 			h.applied(d.ref, true)
 		} else {
-			h.inbox.outages.success(d.ref)
+			h.succeeded(d.ref)
 			h.counts.table.Add(1)
 		}
 		// Without a digest in the window, an altered copy would pass for a duplicate.
@@ -160,8 +160,9 @@ func (h *Handler[TX]) settle(ctx context.Context, d *delivery, a attempt) error 
 			h.registry.remember(d.term, id, digest)
 		}
 	case inbox.Followed:
-		h.inbox.outages.success(d.ref)
+		h.succeeded(d.ref)
 		h.counts.followed.Add(1)
+		h.notifyState(d.in, &inbox.Parking{State: inbox.Following})
 		h.registry.remember(d.term, id, digest)
 		h.inbox.reportNotRunning(ctx)
 	case inbox.Altered:
@@ -177,7 +178,7 @@ func (h *Handler[TX]) settle(ctx context.Context, d *delivery, a attempt) error 
 }
 
 func (h *Handler[TX]) applied(ref messageRef, wrote bool) {
-	h.inbox.outages.success(ref)
+	h.succeeded(ref)
 	h.counts.applied.Add(1)
 	if h.extension != nil {
 		h.extension.Wake()
@@ -242,6 +243,7 @@ func (h *Handler[TX]) park(ctx context.Context, d *delivery, p inbox.Parking) er
 			return h.parkEndedTx(ctx, d)
 		}
 		if err == nil {
+			h.works()
 			h.parked(ctx, d, p, verdict == inbox.Duplicate && !unsure)
 			observe.Parked(ctx, string(p.State), p.LastError)
 			return nil
@@ -288,6 +290,7 @@ func (h *Handler[TX]) parked(ctx context.Context, d *delivery, p inbox.Parking, 
 		return
 	}
 	h.counts.parkedAs(p.State)
+	h.notifyState(d.in, &p)
 	switch {
 	case p.State == inbox.Retrying && d.cause == nil: // the last attempt is in the log
 		h.log.WarnContext(ctx, "message parked", h.attrs(d.in, "attempts", p.Attempts, "retry_in", p.RetryIn)...)

@@ -122,6 +122,9 @@
 // message takes a token for each attempt, and a member of a group one more if it is handled again
 // outside the group. Without the database no tokens can be taken: that is an outage as in Failures.
 //
+// Config.Observer is told of dead and parked messages, of pauses, and of an outage longer than
+// Config.MaxHold.
+//
 // # What survives a crash
 //
 //	received                    nothing is changed; delivered again

@@ -176,7 +176,7 @@ func (m *taskRun[TX]) settle(_ context.Context, a attempt) error {
 		m.outcome = TaskGone
 		return nil
 	}
-	m.h.inbox.outages.success(m.progress.ref)
+	m.h.succeeded(m.progress.ref)
 	if m.h.inbox.outbox != nil {
 		m.h.inbox.outbox.Committed()
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -38,6 +39,9 @@ type Handler[TX any] struct {
 	permits   permits[TX]
 	gate      gate
 	counts    counts
+
+	stall      atomic.Bool // OnStalled is to be told that the database works again
+	stallLimit logLimiter  // of notices
 }
 
 // Name returns the consumer's name.
@@ -163,6 +167,7 @@ func (h *Handler[TX]) waitForDatabase(ctx context.Context, p *progress, err erro
 	wait = h.inbox.jitter(min(wait<<min(p.waits, 10), maxWait))
 	p.waits++
 	if now.Add(wait).Sub(p.since) > h.inbox.cfg.MaxHold {
+		h.stalled(now, err)
 		return false
 	}
 	return pace.Sleep(ctx, wait) == nil

@@ -17,6 +17,7 @@ import (
 	"github.com/boxpair/boxpair/consumer/internal/field"
 	"github.com/boxpair/boxpair/dedupe"
 	"github.com/boxpair/boxpair/internal/funcid"
+	"github.com/boxpair/boxpair/internal/notice"
 	"github.com/boxpair/boxpair/producer"
 	"github.com/boxpair/boxpair/store/inbox"
 )
@@ -48,6 +49,7 @@ type Inbox[TX any] struct {
 	outages  outageDetector
 	identity identity
 	pauses   pauses
+	notices  notice.Queue // to the observer
 
 	random func(most time.Duration) time.Duration // replaced by simulations
 }
@@ -82,6 +84,7 @@ func New[TX any](store inbox.Store[TX], cfg Config, options ...Option[TX]) (*Inb
 		solo:     make(chan struct{}, 1),
 		identity: identity{turn: make(chan struct{}, 1)},
 		pauses:   pauses{turn: make(chan struct{}, 1)},
+		notices:  notice.Queue{Log: cfg.Logger},
 		random:   randomUpTo,
 	}
 	for _, option := range options {

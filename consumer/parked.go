@@ -181,6 +181,8 @@ func (m *parkedMessage[TX]) fail(ctx context.Context, cause error, step nextStep
 		return fmt.Errorf("count the attempt of a parked message: %w", err)
 	}
 	in := h.fromParked(m.message)
+	h.works()
+	h.notifyState(in, &inbox.Parking{State: state, Attempts: attempts, RetryIn: retryIn, LastError: field.Error(cause)})
 	if state == inbox.Dead {
 		h.counts.dead.Add(1)
 	}

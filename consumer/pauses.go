@@ -123,6 +123,7 @@ func (pm *permits[TX]) changed(ctx context.Context, read time.Time, pause *contr
 	}
 	pm.paused.Store(pause != nil)
 	pm.read = read
+	pm.notifyPaused(pause)
 	if pause == nil {
 		pm.log.InfoContext(ctx, "consumer goes on after a pause")
 		return

@@ -1,6 +1,7 @@
 package mutants
 
-// permitting is about messages that wait while their consumer is paused or its rate is limited.
+// permitting is about messages that wait while their consumer is paused or its rate is limited, and
+// about observers.
 var permitting = []Mutant{
 	{
 		Name: "pause-ignored", Guarantee: "G5",
@@ -152,5 +153,36 @@ var permitting = []Mutant{
 		Old:    `math.IsNaN(c.MaxPerSecond) || `,
 		New:    ``,
 		Test:   Test{"consumer", "TestBadLimitsAreRefused"},
+	},
+	{
+		Name: "death-of-a-parked-message-untold", Guarantee: "G5",
+		Broken: "An observer is not told that a parked message became dead.",
+		File:   "consumer/parked.go",
+		Old:    `	h.notifyState(in, &inbox.Parking{State: state,`,
+		New:    `	h.notifyState(in, &inbox.Parking{State: inbox.Retrying,`,
+		Test:   Test{"consumer", "TestObserverIsToldOfParkedAndDeadMessages"},
+	},
+	{
+		Name: "observer-beside-no-work", Guarantee: "G5",
+		Broken: "A slow observer holds up messages.",
+		File:   "consumer/observer.go",
+		Old: `		State:         p.State, Attempts: p.Attempts, RetryIn: p.RetryIn, Error: p.LastError,
+	}
+	h.inbox.notices.Put(func() { call(n) })`,
+		New: `		State:         p.State, Attempts: p.Attempts, RetryIn: p.RetryIn, Error: p.LastError,
+	}
+	func() {
+		defer func() { _ = recover() }()
+		call(n)
+	}()`,
+		Test: Test{"consumer", "TestObserverThatPanicsOrIsSlowHoldsUpNoMessage"},
+	},
+	{
+		Name: "stall-never-over", Guarantee: "G5",
+		Broken: "An observer is not told that the database works again.",
+		File:   "consumer/observer.go",
+		Old:    `	h.stall.Store(true)`,
+		New:    `	h.stall.Store(false)`,
+		Test:   Test{"consumer", "TestObserverIsToldOfAStalledDatabaseOnceAMinute"},
 	},
 }
