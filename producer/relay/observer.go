@@ -27,7 +27,7 @@ type Observer struct {
 
 // EventNotice tells of an event that could not be sent.
 type EventNotice struct {
-	DispatchID    uuid.UUID
+	ID            uuid.UUID // the dispatch ID
 	Topic, Key    string
 	CorrelationID string
 	Route         string // the name of its route; "" if the event is missing from the log
@@ -73,7 +73,7 @@ func (o *Observer) call(n *core.Notice) func() {
 			f = o.OnDead
 		}
 		return bound(f, EventNotice{
-			DispatchID: n.ID, Topic: n.Topic, Key: n.Key, CorrelationID: n.CorrelationID, Route: n.Route,
+			ID: n.ID, Topic: n.Topic, Key: n.Key, CorrelationID: n.CorrelationID, Route: n.Route,
 			Attempts: n.Attempts, RetryIn: n.RetryIn, Error: n.Error,
 		})
 	case core.NoticeStalled, core.NoticeWorks:
