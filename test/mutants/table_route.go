@@ -340,6 +340,7 @@ var routing = []Mutant{
 		Old:    `	granted = min(want, int(b.Tokens))`,
 		New:    `	granted = want`,
 		Test:   Test{"internal/memcontrol", "TestContract"},
+		Hang:   true,
 	},
 	{
 		Name: "passed-over-and-forgotten", Guarantee: "G4",
