@@ -45,7 +45,12 @@ type Parking struct {
 	Message  *Message
 	State    State // Retrying, Dead, TooOldState or AlteredState
 	// Ordered makes later messages of the key follow.
-	Ordered   bool
+	Ordered bool
+	// Fresh tells that the message is Retrying, is due at once and was never handled: its consumer
+	// stores messages first. See [ParkedStore.ParkMessage].
+	Fresh bool
+	// Isolation is the level at which handlers of the consumer run. It matters with Fresh only.
+	Isolation Isolation
 	Attempts  int
 	RetryIn   time.Duration // for Retrying
 	LastError string        // at most 1 KiB, valid UTF-8
@@ -94,6 +99,12 @@ type ParkedStore[TX any] interface {
 	// altered messages are kept once, without a claim: the verdict on a further copy is Duplicate.
 	// Otherwise the verdict is Applied. If the claim finds the message too old or altered, the
 	// message is kept in the state TooOldState or AlteredState instead, so that it is not lost.
+	//
+	// A Fresh message does not wait for the lock of its key, which is held while the handler of
+	// another message of the key runs (a database with one writer waits all the same). Behind live
+	// messages of its key the message may be kept as Following, and no message is kept as Following
+	// without a live one before it. If the claim finds a Fresh message too old or altered, nothing
+	// is written and the verdict is TooOld or Altered.
 	ParkMessage(ctx context.Context, p Parking) (Verdict, error)
 
 	// DueMessages names at most limit messages of consumer that are retrying, due, and the first

@@ -26,6 +26,31 @@ VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9::text, $10::jsonb, $11, $12,
     CASE WHEN $9::text = 'retrying' THEN clock_timestamp() + $13::bigint * interval '1 microsecond' END, $14)
 ON CONFLICT (consumer, dispatch_id, digest) DO NOTHING`)
 
+	// insertFresh is insertMessage for a message that was never handled, without the lock of its
+	// key. The message follows if a live message of the key stays in front until the message is
+	// committed: the lock of the row holds back the transaction that would remove the row, and whose
+	// next statement promotes the followers that it sees. A locked row is passed over. The first row
+	// of the key is left alone: its handler would be put off.
+	insertFresh = statement(`
+WITH ahead AS MATERIALIZED (
+    SELECT p.id FROM {{inbox_parked}} p
+    WHERE $7 AND $13 AND p.consumer = $1 AND p.key = $6 AND p.ordered AND p.state IN ('retrying', 'following')
+        AND p.id > (
+            SELECT h.id FROM {{inbox_parked}} h
+            WHERE h.consumer = $1 AND h.key = $6 AND h.ordered AND h.state IN ('retrying', 'following')
+            ORDER BY h.id LIMIT 1)
+    ORDER BY p.id DESC LIMIT 1 FOR SHARE SKIP LOCKED
+), place AS MATERIALIZED (
+    SELECT EXISTS (SELECT FROM ahead) AS follows
+)
+INSERT INTO {{inbox_parked}} (consumer, dispatch_id, digest, stamp, topic, key, ordered, claimed, state,
+    metadata, payload, attempts, next_attempt_at, last_error)
+SELECT $1::smallint, $2::uuid, $3::bytea, $4::timestamptz, $5::text, $6::text, $7::boolean, $8::boolean,
+    CASE WHEN follows THEN 'following' ELSE $9::text END, $10::jsonb, $11::bytea, $12::integer,
+    CASE WHEN NOT follows THEN clock_timestamp() END, $14::text
+FROM place
+ON CONFLICT (consumer, dispatch_id, digest) DO NOTHING`)
+
 	// A message that was set aside without a claim, and is claimed after all, gets a new place
 	// among the parked messages.
 	deleteUnclaimed = statement(`
@@ -50,8 +75,11 @@ func (s *Store) ParkMessage(ctx context.Context, p inbox.Parking) (inbox.Verdict
 		return inbox.None, fmt.Errorf("park: a message cannot be parked as %q", p.State)
 	}
 	verdict, err := s.parkClaimed(ctx, &p)
-	if err != nil {
+	switch {
+	case err != nil:
 		return inbox.None, err
+	case p.Fresh:
+		return verdict, nil
 	}
 	// Meanwhile a copy may have been applied and forgotten, or different content may have been
 	// claimed. The message is still kept.
@@ -67,12 +95,13 @@ func (s *Store) ParkMessage(ctx context.Context, p inbox.Parking) (inbox.Verdict
 }
 
 // parkClaimed claims and parks a message in one transaction. A live message with a key takes the
-// key's lock, so that no newcomer passes the message unseen.
+// key's lock, so that no newcomer passes the message unseen. A fresh message needs no lock: every
+// newcomer of its key is stored behind it.
 func (s *Store) parkClaimed(ctx context.Context, p *inbox.Parking) (inbox.Verdict, error) {
 	m := p.Message
 	c := inbox.Claim{Consumer: p.Consumer, ID: m.ID, Digest: m.Digest, Stamp: m.Stamp, IdleTimeout: ownIdle}
 	key := ""
-	if p.Ordered && p.State == inbox.Retrying {
+	if p.Ordered && p.State == inbox.Retrying && !p.Fresh {
 		key = m.Key
 	}
 	t, err := s.open(ctx, s.optionsOf(&c, key))
@@ -108,9 +137,15 @@ func (s *Store) queueParked(b *pgx.Batch, p *inbox.Parking) error {
 	if err != nil {
 		return err
 	}
-	id := idValue(p.Message.ID)
+	id, insert := idValue(p.Message.ID), insertMessage
+	if p.Fresh {
+		// Above READ COMMITTED, a handler's transaction may not see a follower that was added since
+		// the transaction began, and would not promote the follower.
+		args[12] = p.Isolation == inbox.ReadCommitted
+		insert = insertFresh
+	}
 	b.Queue(s.sql[deleteUnclaimed], p.Consumer, id, p.Message.Digest[:])
-	b.Queue(s.sql[insertMessage], args...).Exec(func(tag pgconn.CommandTag) error {
+	b.Queue(s.sql[insert], args...).Exec(func(tag pgconn.CommandTag) error {
 		if tag.RowsAffected() != 1 {
 			return errors.New("the message is parked already, but its claim was missing")
 		}

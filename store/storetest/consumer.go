@@ -48,6 +48,7 @@ func Consumer[TX any](t *testing.T, open func(t *testing.T) InboxFixture[TX], on
 		{"group", groupTests[TX]()},
 		{"order", keyTests[TX]()},
 		{"park", parkTests[TX]()},
+		{"fresh", freshTests[TX]()},
 		{"take up", takeUpTests[TX]()},
 		{"operator", messageOperatorTests[TX]()},
 		{"window", windowTests[TX]()},

@@ -26,7 +26,7 @@ type ParkedRow struct {
 	// RetryIn is how long from now a retrying message is due.
 	RetryIn time.Duration
 
-	claimed bool
+	claimed, fresh bool
 }
 
 // parkMessage inserts a row, and tells whether the row is new. An existing row of the message is
@@ -96,7 +96,7 @@ func (s *Store) ParkMessage(ctx context.Context, p inbox.Parking) (inbox.Verdict
 	}
 	row := ParkedRow{
 		Consumer: p.Consumer, Message: p.Message, Key: p.Message.Key, Ordered: p.Ordered && p.Message.Key != "", State: p.State,
-		Attempts: p.Attempts, RetryIn: p.RetryIn, LastError: p.LastError,
+		Attempts: p.Attempts, RetryIn: p.RetryIn, LastError: p.LastError, fresh: p.Fresh,
 	}
 	verdict := inbox.Applied
 	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) (err error) {
@@ -124,10 +124,11 @@ func (s *Store) ParkMessage(ctx context.Context, p inbox.Parking) (inbox.Verdict
 
 // claimAndPark claims and parks a message. If a copy was applied and forgotten meanwhile, or other
 // content was claimed, the message is set aside. A live message with a key takes the lock of the
-// key, so that no newcomer can overtake it.
+// key, so that no newcomer can overtake it. A fresh message takes no lock of a key, and is not set
+// aside.
 func (s *Store) claimAndPark(ctx context.Context, tx *sql.Tx, row *ParkedRow) (inbox.Verdict, error) {
 	m := row.Message
-	if row.Ordered && row.State == inbox.Retrying {
+	if row.Ordered && row.State == inbox.Retrying && !row.fresh {
 		if err := s.c.d.LockKeys(ctx, tx, row.Consumer, row.Key); err != nil {
 			return inbox.None, err
 		}
@@ -139,6 +140,9 @@ func (s *Store) claimAndPark(ctx context.Context, tx *sql.Tx, row *ParkedRow) (i
 	}
 	switch verdict {
 	case inbox.Applied:
+		if err := s.placeFresh(ctx, tx, row); err != nil {
+			return inbox.None, err
+		}
 		if err := s.c.parkClaimed(ctx, tx, row); err != nil {
 			return inbox.None, err
 		}
@@ -148,13 +152,40 @@ func (s *Store) claimAndPark(ctx context.Context, tx *sql.Tx, row *ParkedRow) (i
 		if err := s.c.Unclaim(ctx, tx, &c); err != nil {
 			return inbox.None, err
 		}
+		if row.fresh {
+			return verdict, nil
+		}
 		row.State = inbox.TooOldState
 		return s.setAside(ctx, tx, row)
 	case inbox.Altered:
+		if row.fresh {
+			return verdict, nil
+		}
 		row.State = inbox.AlteredState
 		return s.setAside(ctx, tx, row)
 	}
 	return verdict, nil
+}
+
+// placeFresh makes a fresh message follow if a live message of its key stays in front until tx
+// ends: the lock of the row holds back the transaction that would remove the row, and which then
+// promotes the followers that it sees. A locked row is passed over. The first row of the key is left
+// alone: its handler would be put off.
+func (s *Store) placeFresh(ctx context.Context, tx *sql.Tx, row *ParkedRow) error {
+	at := place{consumer: row.Consumer, key: row.Key, ordered: row.Ordered}
+	if !row.fresh || len(at.keys()) == 0 {
+		return nil
+	}
+	first, err := s.firstMessage(ctx, tx, at)
+	if err != nil || first == 0 {
+		return err
+	}
+	ahead, err := s.c.IDs(ctx, tx, `SELECT p.seq FROM {inbox_parked} p {by live} WHERE p.consumer = ? AND {first p} AND p.{message_key} = ? AND p.seq > ?
+		ORDER BY p.seq DESC LIMIT 1 {lock_free}`, row.Consumer, Text(row.Key), first)
+	if len(ahead) > 0 {
+		row.State = inbox.Following
+	}
+	return err
 }
 
 // setAside keeps a message without a claim, once.
