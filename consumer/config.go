@@ -233,6 +233,9 @@ const (
 	defaultFilterLimit    = 100
 	isolationLevels       = inbox.Serializable
 	dueBatch              = 64
+	dueAhead              = 8
+	leftoverShare         = 16
+	firstSkip             = 50 * time.Millisecond
 	dueFailureWait        = time.Second
 	dueFailureWaitCeiling = 30 * time.Second
 )

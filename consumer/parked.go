@@ -49,16 +49,18 @@ func (rt *retries[TX]) drain(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// due reads the due messages and how long from now the next message is due. The deadline gives up a
-// dead connection.
+// due reads at least limit due messages, unless fewer are due, and how long from now the next
+// message is due. The deadline gives up a dead connection.
 func (rt *retries[TX]) due(ctx context.Context, limit int) (seqs []int64, next time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, rt.cfg.Timeout)
 	defer cancel()
+	left := &rt.suspects.leftovers
+	limit = left.limit(limit, leftoverShare*rt.cfg.Parked.Concurrency)
 	seqs, next, err = rt.inbox.store.DueMessages(ctx, rt.registry.consumer(), limit)
 	if err != nil {
 		return nil, 0, fmt.Errorf("read due messages: %w", err)
 	}
-	rt.suspects.leftovers.update(seqs, len(seqs) < limit)
+	left.update(seqs, len(seqs) < limit, leftoverShare*rt.cfg.Parked.Concurrency)
 	return seqs, next, nil
 }
 

@@ -97,7 +97,7 @@ func (rt *retries[TX]) run(ctx context.Context) {
 	p := parkedPool[TX]{
 		h:        rt.Handler,
 		inFlight: make(map[int64]struct{}),
-		skipped:  make(map[int64]time.Time),
+		skipped:  make(map[int64]skip),
 		done:     make(chan parkedResult),
 	}
 	p.run(ctx)
@@ -107,11 +107,19 @@ func (rt *retries[TX]) run(ctx context.Context) {
 // uses its fields.
 type parkedPool[TX any] struct {
 	h         *Handler[TX]
+	ready     []int64 // messages that were due and are not begun, the longest due first
+	contended bool    // another process had a message of ready
 	inFlight  map[int64]struct{}
-	skipped   map[int64]time.Time // until when messages that could not be handled are skipped
+	skipped   map[int64]skip // messages that could not be handled
 	done      chan parkedResult
 	failures  int
 	notBefore time.Time
+}
+
+// skip tells until when a message is skipped, and for how long.
+type skip struct {
+	until time.Time
+	wait  time.Duration
 }
 
 type parkedResult struct {
@@ -140,60 +148,98 @@ func (p *parkedPool[TX]) run(ctx context.Context) {
 }
 
 // fill begins messages that are due, up to Parked.Concurrency, and returns the wait before the next
-// call.
+// call. The database is asked again when all messages that it has named are begun.
 func (p *parkedPool[TX]) fill(ctx context.Context) time.Duration {
 	now := time.Now()
 	if wait := p.notBefore.Sub(now); wait > 0 {
 		return wait
 	}
 	poll := p.h.inbox.cfg.PollInterval
-	room := p.h.cfg.Parked.Concurrency - len(p.inFlight)
-	if room <= 0 || ctx.Err() != nil {
+	if ctx.Err() != nil || !p.begin(ctx) {
 		return poll
-	}
-	for seq, until := range p.skipped {
-		if !now.Before(until) {
-			delete(p.skipped, seq)
-		}
 	}
 	if err := p.h.registry.register(ctx); err != nil {
 		return p.failed(ctx, err)
 	}
-	seqs, next, err := p.h.retries.due(ctx, len(p.inFlight)+len(p.skipped)+room)
+	seqs, next, err := p.h.retries.due(ctx, len(p.inFlight)+len(p.skipped)+(1+dueAhead)*p.h.cfg.Parked.Concurrency)
 	if err != nil {
 		return p.failed(ctx, err)
 	}
-	for _, seq := range seqs {
-		_, busy := p.inFlight[seq]
-		_, skipped := p.skipped[seq]
-		if busy || skipped || room == 0 {
-			continue
+	wait := p.sort(seqs)
+	if !p.begin(ctx) {
+		return poll
+	}
+	if next > 0 {
+		wait = min(wait, next)
+	}
+	return wait
+}
+
+// begin begins messages that are ready, and tells whether there is room for more.
+func (p *parkedPool[TX]) begin(ctx context.Context) (room bool) {
+	for len(p.inFlight) < p.h.cfg.Parked.Concurrency {
+		if len(p.ready) == 0 {
+			return true
 		}
-		room--
+		seq := p.ready[0]
+		p.ready = p.ready[1:]
 		p.inFlight[seq] = struct{}{}
 		go func() {
 			found, err := p.h.retries.retry(ctx, seq)
 			p.done <- parkedResult{seq: seq, found: found, err: err}
 		}()
 	}
-	if next > 0 {
-		return min(next, poll)
-	}
-	return poll
+	return false
 }
 
-// finished records the result of a message.
+// sort makes the due messages ready that are neither in flight nor skipped, and returns the wait
+// until a skipped message may be tried again, or PollInterval. Processes that are named the same
+// messages would take them in one order and meet at each message, so they change the order.
+func (p *parkedPool[TX]) sort(seqs []int64) time.Duration {
+	now, wait := time.Now(), p.h.inbox.cfg.PollInterval
+	skipped := make(map[int64]skip)
+	p.ready = p.ready[:0]
+	for _, seq := range seqs {
+		s, ok := p.skipped[seq]
+		if ok { // another message that was skipped is due no longer
+			skipped[seq] = s
+		}
+		if _, busy := p.inFlight[seq]; busy {
+			continue
+		}
+		if left := s.until.Sub(now); left > 0 {
+			wait = min(wait, left)
+			continue
+		}
+		p.ready = append(p.ready, seq)
+	}
+	p.skipped = skipped
+	if p.contended {
+		p.contended = false
+		for n := len(p.ready) - 1; n > 0; n-- {
+			other := int(p.h.inbox.random(time.Duration(n)))
+			p.ready[n], p.ready[other] = p.ready[other], p.ready[n]
+		}
+	}
+	return wait
+}
+
+// finished records the result of a message. A message that another process has is tried again
+// soon, and then less and less often.
 func (p *parkedPool[TX]) finished(ctx context.Context, t parkedResult) {
 	delete(p.inFlight, t.seq)
 	switch {
 	case errors.Is(t.err, ErrPaused), errors.Is(t.err, ErrRateLimited): // due messages are read anew
 	case t.err != nil:
 		p.failed(ctx, t.err)
-		p.skipped[t.seq] = p.notBefore // other messages first
+		p.skipped[t.seq] = skip{until: p.notBefore} // other messages first
 	case !t.found:
-		p.skipped[t.seq] = time.Now().Add(p.h.inbox.cfg.PollInterval)
+		p.contended = true
+		wait := min(max(2*p.skipped[t.seq].wait, firstSkip), p.h.inbox.cfg.PollInterval)
+		p.skipped[t.seq] = skip{time.Now().Add(wait), wait}
 	default:
 		p.failures = 0
+		delete(p.skipped, t.seq)
 	}
 }
 

@@ -177,33 +177,45 @@ func (su *suspects[TX]) tooManyStarts(starts int) error {
 	return fmt.Errorf("begun %d times: %w", starts-1, ErrNeverCameBack)
 }
 
-// leftovers are the parked messages that were due when Run began. A leftover may have killed an
-// earlier process.
+// leftovers are the parked messages that may have killed an earlier process: the messages that were
+// due when Run began, up to a number, the longest due first. A message that dies with its process
+// keeps its place: only messages that were due before are ahead of it, and those are skipped, or
+// were begun or named together with it by the processes of the consumer. A killer behind more
+// messages than the number kills again, but the messages ahead of it are handled first, until it is
+// among the leftovers. All due messages would be too many: with HandlerConfig.StoreFirst, each start
+// of a backlog would be recorded.
 type leftovers struct {
 	mu    sync.Mutex
 	seqs  map[int64]struct{}
 	known bool // seqs is complete
 }
 
-// update takes the messages that are due now. all tells that no further message is due.
-func (l *leftovers) update(seqs []int64, all bool) {
+// limit returns how many due messages to read, to get limit of them, or at first the leftovers, up
+// to most.
+func (l *leftovers) limit(limit, most int) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.known {
+		return limit
+	}
+	return max(limit, most)
+}
+
+// update takes the messages that are due now, the longest due first. all tells that no further
+// message is due. The first call decides which messages are leftovers, up to most.
+func (l *leftovers) update(seqs []int64, all bool, most int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.known && (!all || len(l.seqs) == 0) {
 		return
 	}
-	still := make(map[int64]struct{}, len(seqs))
-	for _, seq := range seqs {
-		if _, ok := l.seqs[seq]; ok || !l.known {
+	still := make(map[int64]struct{})
+	for n, seq := range seqs {
+		if _, ok := l.seqs[seq]; ok || !l.known && n < most {
 			still[seq] = struct{}{}
 		}
 	}
-	if !all {
-		for seq := range l.seqs {
-			still[seq] = struct{}{}
-		}
-	}
-	l.seqs, l.known = still, l.known || all
+	l.seqs, l.known = still, true
 }
 
 func (l *leftovers) has(seq int64) bool {
