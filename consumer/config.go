@@ -108,6 +108,16 @@ type HandlerConfig struct {
 	// Optimistic, at [inbox.ReadCommitted]. Groups exclude Optimistic. Defaults to false.
 	Optimistic bool `yaml:"optimistic" env:"OPTIMISTIC"`
 
+	// StoreFirst stores a delivered message in the database and acknowledges the message at once.
+	// [Inbox.Run], in any process of the service, handles stored messages as it handles parked
+	// messages: Parked.Concurrency at once, with Order.ByKey one after another for each key, in the
+	// order of storing. So a transport with one message in flight does not bound the throughput.
+	// In return each message takes two transactions. Consume waits for Run for 5 seconds, and then
+	// returns [ErrNotRunning]. Messages of a key are stored in the order of delivery if the
+	// transport delivers them one after another, to one process at a time. Groups and Optimistic
+	// exclude StoreFirst. Defaults to false.
+	StoreFirst bool `yaml:"store_first" env:"STORE_FIRST"`
+
 	// Topic is the topic of the messages. Defaults to the topic that Watermill's router names in a
 	// message's context.
 	Topic string `yaml:"topic" env:"TOPIC"`
@@ -170,8 +180,8 @@ type ParkedConfig struct {
 	MinBackoff time.Duration `yaml:"min_backoff" env:"MIN_BACKOFF"`
 	// MaxBackoff is how long a message is parked at most. Defaults to 15 minutes.
 	MaxBackoff time.Duration `yaml:"max_backoff" env:"MAX_BACKOFF"`
-	// Concurrency is how many parked messages are handled at once, besides delivered messages.
-	// Defaults to 4.
+	// Concurrency is how many parked messages are handled at once, besides delivered messages. Each
+	// takes a connection to the database. Defaults to 4, or to 16 with StoreFirst.
 	Concurrency int `yaml:"concurrency" env:"CONCURRENCY"`
 }
 
@@ -212,6 +222,7 @@ const (
 	defaultMaxBackoff     = 15 * time.Minute
 	defaultSoloStarts     = 3
 	defaultParked         = 4
+	defaultStored         = 16
 	defaultBatch          = 64
 	defaultGroups         = 4
 	groupPause            = time.Minute
@@ -281,6 +292,12 @@ func (c HandlerConfig) withDefaults() (HandlerConfig, error) {
 	if c.Optimistic && c.Group.Size > 1 {
 		p.Addf("Optimistic: does not go with a Group.Size of %d", c.Group.Size)
 	}
+	if c.StoreFirst && c.Optimistic {
+		p.Addf("StoreFirst: does not go with Optimistic, since no delivered message is handled")
+	}
+	if c.StoreFirst && c.Group.Size > 1 {
+		p.Addf("StoreFirst: does not go with a Group.Size of %d, since parked messages are in no group", c.Group.Size)
+	}
 	if c.Topic != "" {
 		p.Text("Topic", c.Topic, field.MaxKey)
 	}
@@ -305,6 +322,10 @@ func (c HandlerConfig) withDefaults() (HandlerConfig, error) {
 		p.Addf("Parked.MaxBackoff: %v is shorter than the Parked.MinBackoff of %v", c.Parked.MaxBackoff, c.Parked.MinBackoff)
 	}
 	p.Number("Retry.MaxSoloStarts", &c.Retry.MaxSoloStarts, defaultSoloStarts)
-	p.Number("Parked.Concurrency", &c.Parked.Concurrency, defaultParked)
+	concurrency := defaultParked
+	if c.StoreFirst {
+		concurrency = defaultStored
+	}
+	p.Number("Parked.Concurrency", &c.Parked.Concurrency, concurrency)
 	return c, p.Err()
 }

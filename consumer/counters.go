@@ -39,6 +39,8 @@ type Counters struct {
 	Held   int64
 	Paused int64
 
+	// Stored counts messages that were stored and acknowledged at once (HandlerConfig.StoreFirst).
+	Stored int64
 	// Parked counts messages that were parked to be retried. Followed counts messages that were
 	// parked behind an earlier message of their key.
 	Parked   int64
@@ -68,7 +70,7 @@ type counts struct {
 	applied, window, table                    atomic.Int64
 	failed, panics, databaseErrors, unknown   atomic.Int64
 	starts, returned, groups, undone, held    atomic.Int64
-	parked, followed                          atomic.Int64
+	stored, parked, followed                  atomic.Int64
 	dead, tooOld, altered, refused, forgotten atomic.Int64
 	unstamped, ahead, short                   atomic.Int64
 }
@@ -98,7 +100,7 @@ func (h *Handler[TX]) Counters() Counters {
 		Failed: c.failed.Load(), Panics: c.panics.Load(), DatabaseErrors: c.databaseErrors.Load(),
 		CommitsUnknown: c.unknown.Load(), SoloStarts: c.starts.Load(), Returned: c.returned.Load(), Held: c.held.Load(), Paused: paused,
 		Groups: c.groups.Load(), GroupsUndone: c.undone.Load(),
-		Parked: c.parked.Load(), Followed: c.followed.Load(),
+		Stored: c.stored.Load(), Parked: c.parked.Load(), Followed: c.followed.Load(),
 		Dead: c.dead.Load(), TooOld: c.tooOld.Load(), Altered: c.altered.Load(),
 		Refused: c.refused.Load(), Forgotten: c.forgotten.Load(),
 		Unstamped: c.unstamped.Load(), Ahead: c.ahead.Load(), ShortWindow: c.short.Load(),

@@ -29,6 +29,11 @@ type delivery struct {
 
 // handle applies or parks the message. After an error the message was neither applied nor parked.
 func (h *Handler[TX]) handle(ctx context.Context, d *delivery) error {
+	if h.cfg.StoreFirst {
+		if err := h.inbox.awaitRun(ctx); err != nil {
+			return err
+		}
+	}
 	if h.groups == nil {
 		return h.handleAlone(ctx, d)
 	}
@@ -59,6 +64,10 @@ type freshMessage[TX any] struct {
 func (m freshMessage[TX]) begin(ctx context.Context) attempt {
 	if err := m.h.registry.ensure(ctx, &m.d.progress); err != nil {
 		return attempt{err: err, notBegun: true}
+	}
+	if m.h.cfg.StoreFirst { // a pause and a limit are for the handling
+		m.d.term = m.h.registry.term()
+		return m.h.store(ctx, m.d)
 	}
 	if err := m.h.permits.permit(ctx, &m.d.progress); err != nil {
 		return attempt{err: err, notBegun: true}
@@ -149,6 +158,10 @@ func (h *Handler[TX]) settle(ctx context.Context, d *delivery, a attempt) error 
 		if d.txEnded {
 			return h.parkEndedTx(ctx, d)
 		}
+		if d.commitUnknown && h.cfg.StoreFirst {
+			h.stored(ctx, d)
+			return nil
+		}
 		if d.commitUnknown { // the transaction of the previous attempt was committed
 			h.applied(d.ref, true)
 		} else {
@@ -160,6 +173,10 @@ func (h *Handler[TX]) settle(ctx context.Context, d *delivery, a attempt) error 
 			h.registry.remember(d.term, id, digest)
 		}
 	case inbox.Followed:
+		if h.cfg.StoreFirst {
+			h.stored(ctx, d)
+			return nil
+		}
 		h.succeeded(d.ref)
 		h.counts.followed.Add(1)
 		h.notifyState(d.in, &inbox.Parking{State: inbox.Following})

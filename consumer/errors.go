@@ -36,6 +36,11 @@ var (
 	// ErrDuplicateName is wrapped when the name of a handler is taken: two handlers under one name
 	// would swallow messages of each other.
 	ErrDuplicateName = errors.New("handler name is taken: each handler is a consumer of its own")
+	// ErrNotRunning is wrapped by [Handler.Consume] of a handler with HandlerConfig.StoreFirst if
+	// neither [Inbox.Run] nor RunOnce was called within 5 seconds, and Config.RunElsewhere is not
+	// set: the message would be acknowledged, and nothing would handle it.
+	ErrNotRunning = errors.New("Inbox.Run was never called in this process, and a handler with StoreFirst handles nothing without it: " +
+		"call it, or set Config.RunElsewhere if another process of the service does")
 	// ErrRunning is returned by [Inbox.Run] if the inbox is running already.
 	ErrRunning = errors.New("inbox is running already")
 	// ErrGoexit is the error of a handler that ended its goroutine.

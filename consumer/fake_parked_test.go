@@ -34,11 +34,17 @@ func (s *fakeStore) ParkMessage(ctx context.Context, p inbox.Parking) (inbox.Ver
 		s.add(p)
 		return inbox.Applied, nil
 	}
-	_, end, err := s.claim(ctx, inbox.Claim{Consumer: p.Consumer, ID: p.Message.ID, Digest: p.Message.Digest})
-	if err != nil {
-		return inbox.None, err
+	c := inbox.Claim{Consumer: p.Consumer, ID: p.Message.ID, Digest: p.Message.Digest}
+	if p.Fresh {
+		c.Stamp = p.Message.Stamp
 	}
-	if end == nil {
+	verdict, end, err := s.claim(ctx, c)
+	switch {
+	case err != nil:
+		return inbox.None, err
+	case end == nil && p.Fresh:
+		return verdict, nil
+	case end == nil:
 		return inbox.Duplicate, nil
 	}
 	s.mu.Lock()
@@ -90,7 +96,7 @@ func (s *fakeStore) ApplyParked(ctx context.Context, c inbox.Claim, seq int64, f
 	s.mu.Lock()
 	seqs, _ := s.due(c.Consumer)
 	p := s.find(seq)
-	if p == nil || p.locked || !slices.Contains(seqs, seq) {
+	if p == nil || p.locked || s.lockParked || !slices.Contains(seqs, seq) {
 		s.mu.Unlock()
 		return false, nil
 	}
@@ -113,6 +119,13 @@ func (s *fakeStore) ApplyParked(ctx context.Context, c inbox.Claim, seq int64, f
 		s.release(p)
 	})
 	return err == nil, err
+}
+
+// unlockParked ends the lock of parked messages.
+func (s *fakeStore) unlockParked() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lockParked = false
 }
 
 // release makes the next live message behind p due. The caller holds mu.

@@ -66,21 +66,23 @@ type fakeStore struct {
 	// after the commit), park, failed, started, due, apply-parked, retry.
 	fault func(step string) error
 
-	mu        sync.Mutex
-	names     []string
-	claims    map[claimKey]claimRow
-	order     []claimKey
-	open      map[claimKey]chan struct{}
-	attempts  map[claimKey]attemptRow
-	parked    []*parkedRow
-	seq       int64
-	forgotten time.Time
-	effects   map[string]int
-	events    []outbox.Record
-	calls     map[string]int
-	claimed   []inbox.Claim
-	parkings  []inbox.Parking
-	forgets   []int
+	mu       sync.Mutex
+	names    []string
+	claims   map[claimKey]claimRow
+	order    []claimKey
+	open     map[claimKey]chan struct{}
+	attempts map[claimKey]attemptRow
+	parked   []*parkedRow
+	seq      int64
+	// lockParked has another process hold all parked messages.
+	lockParked bool
+	forgotten  time.Time
+	effects    map[string]int
+	events     []outbox.Record
+	calls      map[string]int
+	claimed    []inbox.Claim
+	parkings   []inbox.Parking
+	forgets    []int
 
 	horizon      time.Duration
 	horizonUntil time.Time

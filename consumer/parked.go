@@ -179,6 +179,9 @@ func (m *parkedMessage[TX]) fail(ctx context.Context, cause error, step nextStep
 		attempts++
 	}
 	state, retryIn := h.afterFailure(step, attempts, cause)
+	if h.cfg.StoreFirst && step == countAttempt && attempts < min(h.cfg.Retry.QuickAttempts, h.cfg.Retry.MaxAttempts) {
+		retryIn = h.inbox.jitter(doubled(h.cfg.Retry.QuickBackoff, attempts-1))
+	}
 	if err := m.retry(ctx, attempts, retryIn, state == inbox.Dead, cause); err != nil {
 		return fmt.Errorf("count the attempt of a parked message: %w", err)
 	}

@@ -261,6 +261,17 @@ func (db *simDB) blocked(number int, key string) bool {
 	})
 }
 
+// ahead is the last live one of a key, unless it is the first one or locked: it stays in front of a
+// newcomer for as long as the newcomer holds its lock.
+func (db *simDB) ahead(number int, key string) (last *simParked) {
+	for _, q := range db.parked {
+		if q.ordered && q.number == number && q.Key == key && q.live() && !db.first(q) && db.rowFree(q.Seq) {
+			last = q
+		}
+	}
+	return last
+}
+
 // promote makes the first live one of a key due if it follows.
 func (db *simDB) promote(p *simParked) {
 	for _, q := range db.parked {

@@ -78,6 +78,9 @@ func (s *simulation) startProcess() {
 	for _, q := range s.queues {
 		cfg := s.handler
 		cfg.Order.ByKey = s.ordered[q.name]
+		if s.stores[q.name] {
+			cfg.StoreFirst, cfg.Optimistic, cfg.Group = true, false, consumer.GroupConfig{}
+		}
 		name := s.cfg.Service + "/" + q.name
 		p.handlers[q.name], err = p.inbox.Handle(q.name, func(ctx context.Context, w *consumer.Work[*simTx], _ *message.Message) error {
 			return p.handle(ctx, name, w)

@@ -243,25 +243,30 @@ func (s *simStore) ParkMessage(ctx context.Context, p inbox.Parking) (inbox.Verd
 	name := fmt.Sprintf("park %s by %d as %s", short(m.ID), p.Consumer, p.State)
 	aside := p.State == inbox.TooOldState || p.State == inbox.AlteredState
 	claim, key := claimKey{p.Consumer, m.ID}, claimKey{}
-	if p.Ordered && p.State == inbox.Retrying {
+	if p.Ordered && p.State == inbox.Retrying && !p.Fresh {
 		key = keyLock(p.Consumer, m.Key)
 	}
 	if aside {
 		claim = claimKey{}
 	}
 	verdict := inbox.Applied
-	tx, err := s.lock(ctx, name, 0, lockOf(claim), lockOf(key), func(*simTx) {
+	tx, err := s.lock(ctx, name, 0, lockOf(claim), lockOf(key), func(tx *simTx) {
 		if !aside {
 			verdict = s.db.meet(&c)
+		}
+		if ahead := s.db.ahead(p.Consumer, m.Key); p.Fresh && p.Ordered && ahead != nil {
+			p.State, tx.row = inbox.Following, ahead.Seq
 		}
 	})
 	if err != nil {
 		return inbox.None, err
 	}
-	switch verdict {
-	case inbox.Duplicate:
+	switch {
+	case verdict == inbox.Duplicate, p.Fresh && verdict != inbox.Applied:
 		s.rollback(tx)
 		return verdict, nil
+	}
+	switch verdict {
 	case inbox.TooOld:
 		aside, p.State = true, inbox.TooOldState
 	case inbox.Altered:

@@ -30,7 +30,8 @@ type simulation struct {
 	cfg       consumer.Config
 	handler   consumer.HandlerConfig
 	ordered   map[string]bool
-	most      int // processes at once
+	stores    map[string]bool // handlers that store messages first
+	most      int             // processes at once
 	prefetch  int
 	rate      int // of faults: one in so many
 	queues    []*simQueue
@@ -62,7 +63,7 @@ type simFaults struct {
 func newSimulation(t *testing.T, seed uint64) *simulation {
 	s := &simulation{
 		t: t, rnd: rand.New(rand.NewPCG(seed, 43)), plans: make(map[uuid.UUID]*simPlan), troubles: make(map[uuid.UUID]int),
-		ordered: make(map[string]bool),
+		ordered: make(map[string]bool), stores: make(map[string]bool),
 	}
 	s.db = &simDB{
 		sim: s, claims: make(map[claimKey]*simClaim), attempts: make(map[claimKey]attemptRow),
@@ -101,6 +102,9 @@ func newSimulation(t *testing.T, seed uint64) *simulation {
 	}
 	if !s.handler.Optimistic && s.chance(2) {
 		s.handler.Group.Size, s.handler.Group.Concurrency = pick(2, 4, 16), pick(1, 2)
+	}
+	for _, q := range s.queues {
+		s.stores[q.name] = s.chance(3)
 	}
 	return s
 }

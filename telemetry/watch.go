@@ -132,7 +132,7 @@ func (t *Telemetry) countsOf(c Consumer, who attribute.KeyValue) func(metric.Obs
 		o.ObserveInt64(i.forgotten, n.Forgotten, only)
 		o.ObserveInt64(i.paused, n.Paused, only)
 		observeBy(o, i.messages, who, attrOutcome, []labelled{
-			{"applied", n.Applied}, {"duplicate", n.Duplicates()}, {"parked", n.Parked}, {"followed", n.Followed},
+			{"applied", n.Applied}, {"duplicate", n.Duplicates()}, {"stored", n.Stored}, {"parked", n.Parked}, {"followed", n.Followed},
 			{"dead", n.Dead}, {"too_old", n.TooOld}, {"altered", n.Altered}, {"returned", n.Returned},
 		})
 	}
