@@ -134,7 +134,7 @@ func (p *planned) explainSQL(in interface {
 func (p *planned) expectIndexes(name string, plan node, blocks int) {
 	p.Helper()
 	plan.walk(func(n node) {
-		if strings.HasPrefix(n.Kind, "Seq Scan") && slices.Contains([]string{"outbox_queue", "outbox_events", "outbox_parked", "outbox_deferred"}, n.Table) {
+		if strings.HasPrefix(n.Kind, "Seq Scan") && slices.Contains([]string{"outbox_queue", "outbox_events", "outbox_parked", "outbox_deferred", "inbox_parked"}, n.Table) {
 			p.Errorf("%s reads all of %s", name, n.Table)
 		}
 	})
