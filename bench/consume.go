@@ -19,9 +19,7 @@ import (
 func consumeScenario() scenario {
 	group := consumer.HandlerConfig{Group: consumer.GroupConfig{Size: 64}}
 	optimistic := consumer.HandlerConfig{Optimistic: true}
-	ordered := consumer.HandlerConfig{Order: consumer.OrderConfig{ByKey: true}}
-	stored := ordered
-	stored.StoreFirst = true
+	stored := consumer.HandlerConfig{StoreFirst: true}
 	return scenario{
 		name: "consume", unit: "messages",
 		about: "messages of a quorum queue, each with a row in an inbox and one in a table of effects, then acknowledged",
@@ -53,11 +51,13 @@ func consumeScenario() scenario {
 			{"processes-2", "two processes, of which one is active", "processes-1", 6_000, 0, sharing{processes: 2}.measure},
 			{"processes-2-competing", "two with CompetingConsumers, which lose the order of keys", "processes-1", 6_000, 0, sharing{processes: 2, competing: true}.measure},
 			{"processes-2-partitions", "two with 8 Partitions", "processes-1", 6_000, 0, sharing{processes: 2, partitions: 8}.measure},
-			{"store-first", "stored and acknowledged at once, then run from the database by key, effect sent with the COMMIT", "limit-pipelined", 10_000, 0,
+			{"store-first", "stored and acknowledged at once, then run from the database, effect sent with the COMMIT", "limit-pipelined", 10_000, 0,
 				consuming{config: stored, fn: lateEffect}.measure},
-			{"slow-direct", "one message in flight, a handler that waits for 5 ms", "", 1_500, 500, consuming{config: ordered, fn: slowEffect, inFlight: 1}.measure},
-			{"slow-store-first", "the same, stored and acknowledged at once, then run from the database by key, 16 at once", "slow-direct", 6_000, 3_000,
-				consuming{config: stored, fn: slowEffect, inFlight: 1}.measure},
+			{"one-direct", "the same handler, one message in flight", "", 1_500, 500, sharing{processes: 1, inFlight: 1}.measure},
+			{"one-store-first", "one message in flight, stored and acknowledged at once, then run from the database by key, 16 at once",
+				"one-direct", 6_000, 2_000, sharing{processes: 1, inFlight: 1, storeFirst: true}.measure},
+			{"one-store-first-2", "the same with two processes: one stores, both handle", "one-direct", 6_000, 0,
+				sharing{processes: 2, inFlight: 1, storeFirst: true}.measure},
 			{"in-flight-1", "one message in flight", "limit-pipelined", 10_000, 0, consuming{config: optimistic, fn: lateEffect, inFlight: 1}.measure},
 			{"in-flight-8", "8 messages in flight", "limit-pipelined", 30_000, 0, consuming{config: optimistic, fn: lateEffect, inFlight: 8}.measure},
 			{"in-flight-32", "32 messages in flight", "limit-pipelined", 30_000, 0, consuming{config: optimistic, fn: lateEffect, inFlight: 32}.measure},
@@ -236,14 +236,6 @@ func effect(ctx context.Context, w *consumer.Work[pgx.Tx], msg *message.Message)
 // lateEffect sends the effect together with the COMMIT.
 func lateEffect(_ context.Context, w *consumer.Work[pgx.Tx], msg *message.Message) error {
 	return postgres.AtCommit(w.DB(), `INSERT INTO effects VALUES ($1, $2)`, msg.UUID, []byte(msg.Payload))
-}
-
-// slowEffect waits, as for another service, and is then lateEffect.
-func slowEffect(ctx context.Context, w *consumer.Work[pgx.Tx], msg *message.Message) error {
-	if err := pause(ctx, handlerWait); err != nil {
-		return err
-	}
-	return lateEffect(ctx, w, msg)
 }
 
 // batchEffect writes the effects of a group in one statement.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,6 +30,8 @@ type sharing struct {
 	processes  int
 	competing  bool
 	partitions int
+	inFlight   int // defaults to handlersPerUnit
+	storeFirst bool
 }
 
 const (
@@ -120,7 +123,7 @@ func (c sharing) start(ctx context.Context, s *stage, store *postgres.Store, top
 		return err
 	}
 	subscriber, err := amqp.NewSubscriber(amqp.SubscriberConfig{
-		AMQP: config, CompetingConsumers: c.competing, Partitions: c.partitions, InFlight: handlersPerUnit, RebalanceInterval: 100 * time.Millisecond, Logger: quiet,
+		AMQP: config, CompetingConsumers: c.competing, Partitions: c.partitions, InFlight: cmp.Or(c.inFlight, handlersPerUnit), RebalanceInterval: 100 * time.Millisecond, Logger: quiet,
 	})
 	if err != nil {
 		return err
@@ -132,15 +135,23 @@ func (c sharing) start(ctx context.Context, s *stage, store *postgres.Store, top
 	handle := func(ctx context.Context, w *consumer.Work[pgx.Tx], msg *message.Message) error {
 		order.begin(msg)
 		time.Sleep(handlerWait)
-		return lateEffect(ctx, w, msg)
+		err := lateEffect(ctx, w, msg)
+		if c.storeFirst && err == nil {
+			order.done()
+		}
+		return err
 	}
-	handler, err := inbox.Handle("effect", handle, consumer.HandlerConfig{})
+	var hc consumer.HandlerConfig
+	if c.storeFirst {
+		hc.StoreFirst, hc.Order.ByKey = true, true
+	}
+	handler, err := inbox.Handle("effect", handle, hc)
 	if err != nil {
 		return err
 	}
 	router.AddConsumerHandler("effect", topic, subscriber, func(msg *message.Message) error {
 		err := handler.Consume(msg)
-		if err == nil {
+		if err == nil && !c.storeFirst {
 			order.done()
 		}
 		return err
