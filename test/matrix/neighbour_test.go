@@ -303,6 +303,49 @@ func TestReplicasThatComeAndGoKeepTheOrder(t *testing.T) {
 	}
 }
 
+// Processes that store messages first come and go, and are killed while they store a message or
+// handle a stored one. One process reads the queue at a time; all of them handle what is stored, and
+// keep the order.
+func TestReplicasThatStoreFirstKeepTheOrder(t *testing.T) {
+	t.Parallel()
+	for _, replicas := range []int{1, 2, 5} {
+		for _, p := range []fault.Point{fault.BeforeMessageParked, fault.MessageParked, fault.BeforeHandler, fault.BeforeClaimCommit, fault.ClaimCommitted, fault.BeforeAck} {
+			cell(t, fmt.Sprintf("%d %s", replicas, p), calm, system.Config{}, func(t *testing.T, r *rig) { r.storersComeAndGo(t, replicas, p) })
+		}
+	}
+}
+
+// storersComeAndGo has a consumer killed and as many others take over as there are replicas, each of
+// which dies at its third time at p: one after another at points of the process that reads the
+// queue.
+func (r *rig) storersComeAndGo(t *testing.T, n int, p fault.Point) {
+	t.Helper()
+	const many = 300
+	stores := func(c *child.Config) {
+		c.StoreFirst, c.Pause, c.MaxSoloStarts = true, slow, 50 // processes are killed regardless of the message
+		if c.Name == string(child.Producer) {
+			c.Orders = many
+		}
+	}
+	r.start(child.Relay, "")
+	var replicas []*child.Process
+	for i := range n {
+		replicas = append(replicas, r.start(child.Consumer, string(p)+"=kill@3", named(fmt.Sprint("replica ", i)), stores))
+	}
+	r.start(child.Producer, "", stores)
+	for _, replica := range replicas {
+		ok(t, replica.Killed(r.within()))
+	}
+	r.start(child.Consumer, "", named("last"), stores)
+	r.Injected(0)
+	r.needed.Orders, r.needed.Faults = many, len(replicas)
+	for _, c := range r.finish().Consumers {
+		if len(c.Aside)+len(c.Live) > 0 {
+			t.Errorf("%d messages are set aside or parked", len(c.Aside)+len(c.Live))
+		}
+	}
+}
+
 // replicasComeAndGo has a consumer killed and as many others take over as there are replicas, each of
 // which dies at its third time at p.
 func (r *rig) replicasComeAndGo(t *testing.T, n int, p fault.Point) {

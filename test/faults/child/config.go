@@ -140,6 +140,9 @@ type Config struct {
 	// Optimistic makes the handler queue its effect for the COMMIT, and run before its claim.
 	// Defaults to false.
 	Optimistic bool
+	// StoreFirst makes the consumer store messages, acknowledge them at once, and run them from its
+	// database. Defaults to false.
+	StoreFirst bool
 	// MaxSoloStarts is the consumer's setting. Defaults to the default of package consumer.
 	MaxSoloStarts int
 	// Quiet makes the child log only warnings and errors. Defaults to false.

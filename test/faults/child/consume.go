@@ -39,7 +39,7 @@ func (s *service) consumer(st *store, name string) (closers []func(), err error)
 	cfg := consumer.HandlerConfig{
 		Timeout: c.Timeout, LockTimeout: c.LockTimeout, Isolation: inbox.Isolation(c.Isolation), Order: consumer.OrderConfig{ByKey: !c.Unordered},
 		Retry: consumer.RetryConfig{QuickAttempts: 1, MaxAttempts: c.MaxAttempts, MaxSoloStarts: c.MaxSoloStarts}, Group: consumer.GroupConfig{Size: c.Group},
-		Optimistic: c.Optimistic, Parked: consumer.ParkedConfig{MinBackoff: 20 * time.Millisecond, MaxBackoff: 200 * time.Millisecond},
+		Optimistic: c.Optimistic, StoreFirst: c.StoreFirst, Parked: consumer.ParkedConfig{MinBackoff: 20 * time.Millisecond, MaxBackoff: 200 * time.Millisecond},
 	}
 	var h *consumer.Handler[pgx.Tx]
 	if c.Set {
