@@ -181,7 +181,7 @@ type ParkedConfig struct {
 	// MaxBackoff is how long a message is parked at most. Defaults to 15 minutes.
 	MaxBackoff time.Duration `yaml:"max_backoff" env:"MAX_BACKOFF"`
 	// Concurrency is how many parked messages are handled at once, besides delivered messages. Each
-	// takes a connection to the database. Defaults to 4, or to 16 with StoreFirst.
+	// takes a connection to the database. Defaults to 4, or 16 with StoreFirst.
 	Concurrency int `yaml:"concurrency" env:"CONCURRENCY"`
 }
 

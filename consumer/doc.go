@@ -65,7 +65,8 @@
 // subscriber delivers the message again.
 //
 // A message that kills the process leaves no error. So a message is suspect if the transport marked
-// the message as redelivered ([transport.Redelivered]), or if it was parked and due when Run began.
+// the message as redelivered ([transport.Redelivered]), or if it was parked and among the messages
+// that were due first when Run began: a message that dies with its process keeps its place.
 // A start of a suspect is recorded. At the first start the suspect runs beside other messages, or
 // in a group: a deploy makes many messages suspect. From the second start on the suspect runs alone
 // in its handler, and other suspects of the Inbox wait, so no other message can be blamed. Neither
@@ -125,6 +126,15 @@
 // Config.Observer is told of dead and parked messages, of pauses, and of an outage longer than
 // Config.MaxHold.
 //
+// # Storing first
+//
+// With HandlerConfig.StoreFirst, a delivered message is parked and acknowledged at once, and Run
+// handles the message as any other parked message that is due: with the same attempts, order and
+// dead messages, in any process of the service. So one message in flight does not bound the handler.
+// Messages of a key run in the order in which they were stored. Without Run nothing is stored; see
+// [ErrNotRunning]. A first failure is followed by quick attempts, as of a delivered message, while
+// the message stays parked.
+//
 // # What survives a crash
 //
 //	received                    nothing is changed; delivered again
@@ -144,6 +154,8 @@
 //	in a group                  likewise for all members: claims, effects and events of all members
 //	                            are one transaction. Redelivered members may be in a group again;
 //	                            members that had been redelivered before are handled alone
+//	stored, before its COMMIT   nothing is changed; delivered again. After the COMMIT the copy is a
+//	                            duplicate, and Run handles the message, in any process
 //	parked, before its COMMIT   as when claimed; after the COMMIT as when committed, and Run
 //	                            handles the message
 //	parked and being handled    rolled back; still due, for this process or another process

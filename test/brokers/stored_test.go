@@ -172,13 +172,17 @@ func (s *shop) publish(from *source, at, to int) {
 // await waits until so many effects are committed.
 func (s *shop) await(many int) {
 	s.t.Helper()
-	deadline := time.Now().Add(60 * time.Second)
+	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
+	defer cancel()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
 	for n := 0; n < many; {
 		ok(s.t, s.admin.QueryRow(s.t.Context(), `SELECT count(*) FROM effects`).Scan(&n))
-		if time.Now().After(deadline) {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
 			s.t.Fatalf("%d effects of %d", n, many)
 		}
-		<-time.After(10 * time.Millisecond)
 	}
 }
 
