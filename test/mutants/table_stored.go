@@ -30,9 +30,9 @@ var storing = []Mutant{
 	{
 		Name: "backlog-of-suspects", Guarantee: "G5",
 		Broken: "Each start of a backlog that a process finds is recorded.",
-		File:   "consumer/suspect.go",
-		Old:    `	return max(limit, most)`,
-		New:    `	return 1 << 20`,
+		File:   "consumer/config.go",
+		Old:    `	leftoverShare         = 16`,
+		New:    `	leftoverShare         = 1 << 10`,
 		Test:   Test{"consumer", "TestBacklogIsReadAhead"},
 	},
 	{
