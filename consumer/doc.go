@@ -133,7 +133,7 @@
 // dead messages, in any process of the service. So one message in flight does not bound the handler.
 // Messages of a key run in the order in which they were stored. Without Run nothing is stored; see
 // [ErrNotRunning]. A first failure is followed by quick attempts, as of a delivered message, while
-// the message stays parked.
+// the message stays parked. Pauses and limits hold up the handling, and not the storing.
 //
 // # What survives a crash
 //
