@@ -65,14 +65,16 @@ func (m freshMessage[TX]) begin(ctx context.Context) attempt {
 	if err := m.h.registry.ensure(ctx, &m.d.progress); err != nil {
 		return attempt{err: err, notBegun: true}
 	}
-	if m.h.cfg.StoreFirst { // a pause and a limit are for the handling
-		m.d.term = m.h.registry.term()
-		return m.h.store(ctx, m.d)
-	}
-	if err := m.h.permits.permit(ctx, &m.d.progress); err != nil {
-		return attempt{err: err, notBegun: true}
+	stores := m.h.cfg.StoreFirst
+	if !stores { // a pause and a limit hold up the handling, and not the storing
+		if err := m.h.permits.permit(ctx, &m.d.progress); err != nil {
+			return attempt{err: err, notBegun: true}
+		}
 	}
 	m.d.term = m.h.registry.term()
+	if stores {
+		return m.h.store(ctx, m.d)
+	}
 	return m.h.begin(ctx, m.d)
 }
 

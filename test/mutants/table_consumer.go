@@ -52,8 +52,8 @@ var parking = []Mutant{
 		Name: "parked-without-the-lock-of-the-key", Guarantee: "G4",
 		Broken: "A message is parked without the lock of its key, and the next message of the key passes it.",
 		File:   "store/postgres/inbox_park.go",
-		Old:    `	if p.Ordered && p.State == inbox.Retrying {`,
-		New:    `	if p.Ordered && p.State == inbox.Dead {`,
+		Old:    `	if p.Ordered && p.State == inbox.Retrying && !p.Fresh {`,
+		New:    `	if p.Ordered && p.State == inbox.Dead && !p.Fresh {`,
 		Test:   Test{"store/postgres", "TestParkingWaitsForTheLockOfItsKey"},
 	},
 	{
