@@ -21,6 +21,9 @@ type Connection struct {
 // minStale is the shortest silence of a database that counts as a problem.
 const minStale = 30 * time.Second
 
+// held is for how long events may wait for the list of pauses before that counts as a problem.
+const held = 5 * time.Second
+
 // Relay returns the problems that keep a relay from working, in words for an operator: a database
 // that fails or is silent, missing migrations, a closed connection, or a route that does not work.
 // The list is empty, and never nil, if the relay is ready: its database has answered and all
@@ -46,6 +49,9 @@ func Relay(h relay.Health, poll time.Duration, connections ...Connection) []stri
 		list = append(list, "database: "+h.DatabaseError)
 	case h.Running && !waits && time.Since(answered) > stale:
 		list = append(list, "database: gave no answer yet, or none for "+stale.String())
+	}
+	if !h.HeldSince.IsZero() && time.Since(h.HeldSince) > held {
+		list = append(list, "database: nothing is sent, since the list of pauses could not be read: "+h.PausesError)
 	}
 	for _, c := range connections {
 		switch {

@@ -3,7 +3,6 @@ package relay
 import (
 	"errors"
 	"fmt"
-	"math"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -37,8 +36,8 @@ type Downstream struct {
 	// each downstream and the publisher of New.
 	Window int `yaml:"window" env:"WINDOW"`
 	// MaxPerSecond is how many events all relays together send to the downstream in a second, on
-	// average; at once, they may send as many as in one second, and each relay those of another 200
-	// ms. Below 1, an event may be sent every 1/MaxPerSecond seconds. Events wait in the database, and
+	// average; at once, they may send as many as in one second, and each relay those of another 300
+	// ms. Probes of routes that do not work take up to a quarter more. Below 1, an event may be sent every 1/MaxPerSecond seconds. Events wait in the database, and
 	// no attempt is counted. Defaults to 0: no limit.
 	MaxPerSecond float64 `yaml:"max_per_second" env:"MAX_PER_SECOND"`
 }
@@ -79,15 +78,23 @@ func (d *Downstream) validate() error {
 		errs = append(errs, fmt.Errorf("Window: %d is negative", d.Window))
 	}
 	errs = append(errs, validateRate(d.MaxPerSecond))
+	if d.MaxPerSecond > 0 && len(d.Name) > maxLimited {
+		errs = append(errs, fmt.Errorf("Name: has %d bytes, more than %d for a downstream with MaxPerSecond", len(d.Name), maxLimited))
+	}
 	return errors.Join(errs...)
 }
 
+const (
+	maxRate    = 1e9
+	maxLimited = 244 // bytes of a name: that of its bucket has at most 255
+)
+
 // validateRate checks a MaxPerSecond.
 func validateRate(perSecond float64) error {
-	if perSecond >= 0 && !math.IsInf(perSecond, 1) {
+	if perSecond >= 0 && perSecond <= maxRate {
 		return nil
 	}
-	return fmt.Errorf("MaxPerSecond: %v is no number of events", perSecond)
+	return fmt.Errorf("MaxPerSecond: %v is not between 0 and %v", perSecond, float64(maxRate))
 }
 
 // validatePatterns joins all faults of the patterns of a field.

@@ -28,6 +28,10 @@ type Health struct {
 	// migrations, or an unreachable database. The relay checks the tables from its start until they
 	// are complete; SchemaError is then "".
 	SchemaError string
+	// HeldSince is since when nothing is sent because the list of pauses could not be read, and
+	// PausesError is why.
+	HeldSince   time.Time
+	PausesError string
 	// FailedOverAt is when the relay last found a changed database; see [outbox.Identifier].
 	FailedOverAt time.Time
 	// LastRead, LastRenewal, LastMark and LastConfirm are when the relay last read from the
@@ -74,6 +78,7 @@ func (r *Relay) Health() Health {
 		Shards: s.Shards, Share: s.Share, Relays: s.Relays,
 		InFlight: s.InFlight, Waiting: s.Waiting, Unmarked: s.Unmarked, OldestInFlight: s.OldestInFlight,
 		DatabaseError: s.DatabaseError, DatabaseErrorAt: s.DatabaseErrorAt, FailedOverAt: s.FailedOverAt,
+		HeldSince: s.HeldSince, PausesError: s.PausesError,
 		LastRead: s.LastRead, LastRenewal: s.LastRenewal, LastMark: s.LastMark, LastConfirm: s.LastConfirm,
 		Reads: s.Reads, ReadTime: s.ReadTime,
 	}

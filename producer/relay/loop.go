@@ -188,6 +188,8 @@ func (l *relayLoop) execute(ctx context.Context, cl *core.Call) {
 		limit /= 3
 	case cl.Op() == statement.OpFetchKey:
 		limit /= core.KeyShare
+	case cl.Op() == statement.OpPauses: // sending waits for it
+		limit = min(limit, 2*time.Second)
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

@@ -61,12 +61,10 @@ var turns = []Mutant{
 		File:   "producer/relay/internal/core/laps.go",
 		Old: `			r.skippedIn &^= 1 << sh.no
 		}
-	}
-	return begun`,
+		lp.rates`,
 		New: `			_ = r
 		}
-	}
-	return begun`,
+		lp.rates`,
 		Test: Test{"producer/relay/internal/core", "TestRouteIsNotPausedForEventsThatDiedBeforeTheyWereReadAgain"},
 	},
 	{
@@ -98,9 +96,9 @@ var turns = []Mutant{
 		Broken: "Places of a paused route that become free always go to its first parked events.",
 		File:   "producer/relay/internal/core/stall.go",
 		Old: `	if !rs.keepsFew(r) {
-		full`,
+		return true`,
 		New: `	if !rs.hasEnough(r) {
-		full`,
+		return true`,
 		Test: Test{"producer/relay/internal/core", "TestTurnsBesideAChangingNumberOfPlaces"},
 	},
 	{

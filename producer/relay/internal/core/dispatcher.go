@@ -29,6 +29,7 @@ type dispatcher struct {
 // pump sends events that may be sent, as far as the window allows, the routes in turns.
 func (dp *dispatcher) pump() {
 	if dp.stopping || !dp.pauses.recent() {
+		dp.pauses.held()
 		return
 	}
 	dp.probe()
@@ -40,13 +41,16 @@ func (dp *dispatcher) pump() {
 		r := dp.ring[dp.turn]
 		for n := 0; n < sendTurn && room > 0 && dp.mayTake(r); n++ {
 			if e := r.ready.pop(); dp.send(e) {
-				batched := dp.fillBatch(e, room-1)
+				batched := dp.fillBatch(e, min(room, r.tokens())-1)
 				room -= 1 + batched
 				n += batched
 				r.spend(1 + batched)
 			}
 		}
-		if r.stalled() || r.ready.n == 0 {
+		if r.stalled() || r.ready.n == 0 || r.tokens() <= 0 {
+			if !r.stalled() && r.ready.n > 0 {
+				r.limit.await(r)
+			}
 			r.inRing = false
 			last := len(dp.ring) - 1
 			dp.ring[dp.turn], dp.ring[last] = dp.ring[last], nil
@@ -70,7 +74,7 @@ func (dp *dispatcher) routeRoom() int {
 }
 
 func (dp *dispatcher) mayTake(r *route) bool {
-	return !r.stalled() && r.ready.n > 0 && r.inflight < dp.routeRoom() && (r.limit == nil || r.limit.tokens > 0)
+	return !r.stalled() && r.ready.n > 0 && r.inflight < dp.routeRoom() && r.tokens() > 0
 }
 
 // full tells whether every route with events to send has its share in flight.
@@ -90,6 +94,8 @@ func (dp *dispatcher) probe() {
 	for _, r := range dp.routes.stalled {
 		switch {
 		case r.pause != nil, r.inflight > 0:
+		case !r.limit.mayProbe(dp.now):
+			dp.at(r.limit.probeAt)
 		case r.ready.n+r.refused.n == 0:
 			r.needsCandidates = true
 		case dp.now < r.probeAt:
@@ -118,6 +124,9 @@ func (dp *dispatcher) probe() {
 			dp.at(dp.probes.next())
 			return
 		}
+		if !r.limit.mayProbe(dp.now) {
+			continue
+		}
 		e := r.nextProbe()
 		e.unqueue()
 		r.probe++
@@ -125,7 +134,7 @@ func (dp *dispatcher) probe() {
 		r.probeAt = dp.now + r.delay
 		if dp.send(e) {
 			dp.probes.left--
-			r.spend(1)
+			r.limit.probed(dp.now)
 		}
 	}
 }
@@ -228,7 +237,7 @@ func (dp *dispatcher) confirmed(e *Entry, tail []*Entry) {
 	dp.routes.works(r)
 	if l != nil {
 		if r.limit != nil && l.hole == 0 {
-			dp.rates.refill(l, r)
+			dp.rates.refill(r.limit, l)
 		} else {
 			dp.reader.refill(l)
 		}

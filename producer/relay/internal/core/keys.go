@@ -43,7 +43,7 @@ func (ks *keys) take(sh *shardState, row *outbox.Queued, lap bool) {
 	case row.Key != "":
 		ks.takeKeyed(sh, row, r, lap)
 	case !ks.routes.admit(r, sh, row.Seq, lap):
-		ks.laps.skip(sh, r, "", row.Seq)
+		ks.leave(sh, row, r, nil)
 	default:
 		e := ks.newEntry(sh, row)
 		e.route, e.turn = r, lap && ks.routes.keepsFew(r)
@@ -78,15 +78,8 @@ func (ks *keys) takeKeyed(sh *shardState, row *outbox.Queued, r *route, lap bool
 		sh.skip(row.Seq)
 		return
 	}
-	if l != nil && l.n > 0 && ks.routes.holdsBack(l.first.route) || (l == nil || l.n == 0) && !ks.routes.admit(r, sh, row.Seq, lap) {
-		by := r // waits for a place of its route
-		if l != nil {
-			l.hole = 0 // events behind the hole are skipped with this event
-			if l.n > 0 && !l.first.route.stalled() {
-				by = l.first.route // its limit has no place
-			}
-		}
-		ks.laps.skip(sh, by, row.Key, row.Seq)
+	if !ks.admits(l, sh, row, r, lap) {
+		ks.leave(sh, row, r, l)
 		return
 	}
 	if l == nil {
@@ -97,6 +90,34 @@ func (ks *keys) takeKeyed(sh *shardState, row *outbox.Queued, r *route, lap bool
 	sh.index[e.Seq] = e
 	ks.count(e)
 	ks.enqueue(l, e)
+}
+
+// leastOfKey is how many events of a key, at least, are kept behind one of a limited downstream.
+const leastOfKey = 4
+
+// admits tells whether an event of the key of l, which may be nil, is kept in memory.
+func (ks *keys) admits(l *keyLine, sh *shardState, row *outbox.Queued, r *route, lap bool) bool {
+	if l != nil && l.n > 0 {
+		first := l.first.route
+		return !ks.routes.holdsBack(first) && (first.limit == nil || l.n < max(leastOfKey, ks.rates.share()/8)) // one key does not take all places
+	}
+	return ks.routes.admit(r, sh, row.Seq, lap)
+}
+
+// leave skips an event that finds no place in memory: for its route, or for the route of the first
+// event of its key.
+func (ks *keys) leave(sh *shardState, row *outbox.Queued, r *route, l *keyLine) {
+	by := r
+	if l != nil {
+		l.hole = 0 // events behind the hole are skipped with this event
+		if l.n > 0 {
+			by = l.first.route
+		}
+	}
+	if by.limit != nil && !by.stalled() {
+		ks.rates.skipped(by.limit, sh, row.Seq)
+	}
+	ks.laps.skip(sh, r, row.Key, row.Seq)
 }
 
 // enqueue puts an event at its place in its line.
@@ -252,9 +273,7 @@ func (ks *keys) count(e *Entry) {
 		e.counted = true
 		ks.buffered++
 		e.route.events++
-		if e.route.limit != nil {
-			e.route.limit.events++
-		}
+		e.route.countLimited(1)
 		if e.parked {
 			ks.parked++
 		}
@@ -268,9 +287,7 @@ func (ks *keys) uncount(e *Entry) {
 		if e.parked {
 			ks.parked--
 		}
-		if e.route.limit != nil {
-			e.route.limit.events--
-		}
+		e.route.countLimited(-1)
 		ks.routes.release(e.route)
 	}
 }

@@ -258,9 +258,10 @@ func (lp *laps) wants(sh *shardState, needed, starved bool) bool {
 		b.turns = lp.now >= b.notBefore
 	}
 	if b.none() {
-		for r := range lp.routes.keepingBack() { // what was skipped has left the queue
+		for _, r := range lp.routes.stalled { // what was skipped has left the queue
 			r.skippedIn &^= 1 << sh.no
 		}
+		lp.rates.forget(sh.no)
 	}
 	return begun
 }
@@ -333,21 +334,9 @@ func (lp *laps) take(cl *Call) {
 		if p < 0 || cl.shards[p].gone {
 			continue
 		}
-		sh := cl.shards[p]
-		if lp.reader.waits(sh, row) {
-			continue
-		}
-		lap := row.Seq > sh.back.at
-		if lap && lp.routes.pausesAt(sh, row) {
+		if sh := cl.shards[p]; !lp.takeRow(sh, row) {
 			positions[sh.no] = -1 // the lap goes on from here
-			continue
 		}
-		if lap {
-			sh.back.at = row.Seq
-		}
-		had := lp.keys.buffered
-		lp.keys.take(sh, row, lap)
-		sh.back.fruitful = sh.back.fruitful || lp.keys.buffered > had
 	}
 	if taken := lp.keys.buffered - before; taken > 0 && taken >= len(f.Rows)/2 {
 		lp.pageAt = lp.now // the skipped events can be sent
@@ -367,6 +356,24 @@ func (lp *laps) take(cl *Call) {
 	}
 }
 
+// takeRow takes over a row of sh. It returns false if the lap pauses before the row.
+func (lp *laps) takeRow(sh *shardState, row *outbox.Queued) bool {
+	if lp.reader.waits(sh, row) {
+		return true
+	}
+	lap := row.Seq > sh.back.at
+	if lap && lp.routes.pausesAt(sh, row) {
+		return false
+	}
+	if lap {
+		sh.back.at = row.Seq
+	}
+	had := lp.keys.buffered
+	lp.keys.take(sh, row, lap)
+	sh.back.fruitful = sh.back.fruitful || lp.keys.buffered > had
+	return true
+}
+
 // inOrderOf returns rows in the order in which events are given places: in the order of the shards in
 // the call, which begins with a random one. The order of the rows would give all places to the oldest
 // events, in whatever shards they are.
@@ -383,7 +390,8 @@ func inOrderOf(positions *[idgen.Shards]int, rows []outbox.Queued) []*outbox.Que
 // route has no skipped event in sh.
 func (lp *laps) lapEnded(sh *shardState) {
 	bit := uint64(1) << sh.no
-	for r := range lp.routes.keepingBack() {
+	lp.rates.lapEnded(sh)
+	for _, r := range lp.routes.stalled {
 		r.skippedIn = r.skippedIn&^bit | r.skippedAgain&bit
 		r.skippedAgain &^= bit
 		if t, ok := r.lapTurns[sh.no]; ok {
@@ -393,10 +401,13 @@ func (lp *laps) lapEnded(sh *shardState) {
 	}
 }
 
-// skip leaves a read event in the database, which waits for r. Later events of its key are skipped too.
+// skip leaves a read event in the database. Later events of its key are skipped too.
 func (lp *laps) skip(sh *shardState, r *route, key string, seq int64) {
-	if r.keepsBack() {
+	if r.stalled() {
 		bit := uint64(1) << sh.no
+		if r.pause != nil {
+			lp.pauses.skippedIn |= bit
+		}
 		r.skippedIn |= bit
 		if sh.back.active && seq <= sh.back.at {
 			r.skippedAgain |= bit

@@ -3,6 +3,7 @@ package core
 import (
 	"log/slog"
 	"maps"
+	"math/bits"
 	"slices"
 	"time"
 
@@ -11,7 +12,8 @@ import (
 )
 
 // pauses knows what operators have paused. A relay with events in memory reads the pauses twice a
-// second, and sends nothing while it knows no recent state. A relay without events reads nothing.
+// second, and so does one that knows of a pause. It sends nothing while it knows no recent state. A
+// relay without events and pauses reads nothing.
 type pauses struct {
 	*Machine
 
@@ -21,22 +23,50 @@ type pauses struct {
 	asked bool
 	fails int
 	retry time.Duration
+	took  time.Duration // the last read
+
+	skippedIn uint64        // shards, as bits, with skipped events of paused routes
+	problem   string        // of the last read
+	heldAt    time.Duration // since when events wait for the list; 0: none does
+	toldAt    time.Duration
 }
 
 const (
 	pausesEvery = 450 * time.Millisecond // between two reads
-	pausesHold  = time.Second            // for so long the list is recent
+	pausesHold  = time.Second            // for so long the list is recent, or for two reads if they are slow
+	pausesTell  = 5 * time.Second        // from which the wait for a list is told of
 )
 
 // recent tells whether events may be sent by the list. After a failed read, the last list is good
 // enough: a relay without a database has few events to send.
 func (ps *pauses) recent() bool {
-	return ps.known && (ps.now-ps.asOf < pausesHold || ps.fails > 0)
+	if ps.known && (ps.now-ps.asOf < max(pausesHold, 2*ps.took) || ps.fails > 0) {
+		ps.heldAt = 0
+		return true
+	}
+	return false
+}
+
+// held notes that events wait for the list, and tells if they wait for long.
+func (ps *pauses) held() {
+	if ps.stopping || ps.keys.buffered == 0 {
+		return
+	}
+	if ps.heldAt == 0 {
+		ps.heldAt, ps.toldAt = max(ps.now, 1), ps.now+pausesTell
+	}
+	if ps.now < ps.toldAt {
+		ps.at(ps.toldAt)
+		return
+	}
+	ps.toldAt = ps.now + time.Minute
+	ps.note(slog.LevelError, "nothing is sent: what operators have paused could not be read; are all migrations applied, and may this user read the table of pauses?",
+		slog.Duration("for", ps.now-ps.heldAt), slog.String("error", ps.problem))
 }
 
 // plan reads the list if it is old and there are events, or will be soon.
 func (ps *pauses) plan() {
-	if ps.asked || ps.stopping || ps.keys.buffered == 0 && len(ps.routes.stalled) == 0 && ps.reader.woken.None() {
+	if ps.asked || ps.stopping || ps.keys.buffered == 0 && len(ps.routes.stalled) == 0 && len(ps.list) == 0 && ps.reader.woken.None() {
 		return
 	}
 	due := max(ps.asOf+pausesEvery, ps.retry)
@@ -57,9 +87,11 @@ func (ps *pauses) reply(cl *Call) {
 	ps.asked = false
 	if cl.Err != nil {
 		ps.fails++
+		ps.problem = storedError(cl.Err)
 		ps.retry = ps.now + ps.pause(ps.fails)
 		return
 	}
+	ps.took, ps.problem = ps.now-cl.issued, ""
 	before, list := ps.list, cl.Statement.(*statement.Pauses).List
 	ps.fails, ps.retry, ps.asOf, ps.known = 0, 0, cl.issued, true
 	ps.list = slices.DeleteFunc(list, func(p control.Pause) bool { return p.Kind == control.Consumer })
@@ -76,9 +108,9 @@ func samePause(a, b control.Pause) bool {
 
 // tell notes which pauses have begun and ended since the list before.
 func (ps *pauses) tell(before []control.Pause) {
-	each := func(list, other []control.Pause, msg string, kind NoticeKind) {
+	each := func(list, other []control.Pause, same func(a, b control.Pause) bool, msg string, kind NoticeKind) {
 		for _, p := range list {
-			if slices.ContainsFunc(other, func(o control.Pause) bool { return samePause(o, p) }) {
+			if slices.ContainsFunc(other, func(o control.Pause) bool { return same(o, p) }) {
 				continue
 			}
 			ps.note(slog.LevelInfo, msg, slog.String("kind", string(p.Kind)), slog.String("name", p.Name),
@@ -86,8 +118,8 @@ func (ps *pauses) tell(before []control.Pause) {
 			ps.notify(Notice{Kind: kind, Pause: p})
 		}
 	}
-	each(before, ps.list, "pause has ended", NoticeResumed)
-	each(ps.list, before, "pause has begun", NoticePaused)
+	each(before, ps.list, func(a, b control.Pause) bool { return a.Kind == b.Kind && a.Name == b.Name }, "pause has ended", NoticeResumed)
+	each(ps.list, before, samePause, "pause has begun", NoticePaused)
 }
 
 // of returns the pause of a topic, or nil.
@@ -115,5 +147,11 @@ func (ps *pauses) apply() {
 		}
 		ps.routes.setPause(r, p)
 	}
+	for left := ps.skippedIn; left != 0; left &= left - 1 { // for routes that were forgotten meanwhile
+		if sh := ps.shards[bits.TrailingZeros64(left)]; sh != nil {
+			sh.back.hurry()
+		}
+	}
+	ps.skippedIn = 0
 	ps.reports.due = true
 }

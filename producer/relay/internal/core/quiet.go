@@ -18,6 +18,9 @@ func (c *Machine) quiescent() bool {
 }
 
 func (c *Machine) nothingToSend() bool {
+	if c.rates.sending() {
+		return false
+	}
 	for _, r := range c.dispatch.ring {
 		if r.ready.n > 0 {
 			return false

@@ -52,7 +52,7 @@ func (rp *routeReports) reported(cl *Call) {
 // list returns the topics of routes that do not work, only those that have failed longest if there
 // are too many.
 func (rp *routeReports) list() []outbox.StalledRoute {
-	if len(rp.routes.stalled) == 0 {
+	if len(rp.routes.stalled) == 0 && len(rp.pauses.list) == 0 {
 		return nil
 	}
 	var list []outbox.StalledRoute

@@ -1,8 +1,8 @@
 package core
 
 import (
-	"iter"
 	"log/slog"
+	"math"
 	"slices"
 	"time"
 
@@ -48,6 +48,8 @@ type routeQueues struct {
 	inflight int
 	events   int  // not confirmed
 	inRing   bool // in the ring of the dispatcher
+	waiting  bool // for tokens of its limit, see rateLimit
+	apart    bool // its events do not count for its limit, since they have places of their own
 }
 
 // routeAnswers is what the outcomes of sends have told about a route; owner: routes.
@@ -142,6 +144,21 @@ func (r *route) state() outbox.RouteState {
 // keepsBack tells whether events of the route wait in the database, except for a few.
 func (r *route) keepsBack() bool { return r.stalled() || r.limit != nil }
 
+// tokens is how many events may be sent by the route's limit.
+func (r *route) tokens() int {
+	if r.limit == nil {
+		return math.MaxInt
+	}
+	return r.limit.tokens
+}
+
+// countLimited adds n to the events of the route's limit.
+func (r *route) countLimited(n int) {
+	if r.limit != nil && !r.apart {
+		r.limit.events += n
+	}
+}
+
 // spend spends tokens of the route's limit, if any.
 func (r *route) spend(n int) {
 	if r.limit != nil {
@@ -158,73 +175,16 @@ type routes struct {
 	stalled  []*route      // paused or unavailable
 	doubtful []*route      // failing
 	success  time.Duration // when any event was last confirmed; -1: never
-}
-
-// of returns the route of a topic.
-func (rs *routes) of(topic string) *route {
-	r := rs.byTopic[topic]
-	if r != nil {
-		return r
-	}
-	name := rs.topics.Route(topic)
-	r = rs.byName[name]
-	if r == nil {
-		r = &route{name: name, routeAnswers: routeAnswers{success: -1, failed: -1, share: 1}}
-		r.batch, r.batchBytes = rs.topics.Batch(topic)
-		if r.limit = rs.rates.of(rs.topics.Downstream(topic)); r.limit != nil {
-			r.limit.routes = append(r.limit.routes, r)
-		}
-		rs.byName[name] = r
-	}
-	if len(rs.byTopic) >= 4*maxRoutes {
-		for topic, other := range rs.byTopic {
-			if other.events == 0 { // a pause must find the topics of events in memory
-				delete(rs.byTopic, topic)
-				other.topics = nil
-			}
-		}
-	}
-	rs.byTopic[topic] = r
-	r.topics = append(r.topics, topic)
-	if r.pause == nil {
-		rs.setPause(r, rs.pauses.of(topic))
-	}
-	return r
-}
-
-// setPause takes note that an operator has paused r, or resumed it with nil.
-func (rs *routes) setPause(r *route, p *control.Pause) {
-	before := r.pause
-	r.pause = p
-	switch {
-	case p != nil && before == nil:
-		r.needsCandidates, r.pausedAt = false, rs.now
-		rs.stall(r)
-		rs.evictSurplusOf(r)
-	case p == nil && before != nil:
-		rs.unstall(r)
-	}
-}
-
-// release drops an event from its route. It forgets a route without state if there are many routes,
-// as when topics are made of names of users.
-func (rs *routes) release(r *route) {
-	r.events--
-	if r.events > 0 || len(rs.byName) <= maxRoutes || r.failing || r.stalled() || r.inRing || r.inflight > 0 {
-		return
-	}
-	if r.limit != nil {
-		r.limit.routes = slices.DeleteFunc(r.limit.routes, func(other *route) bool { return other == r })
-	}
-	delete(rs.byName, r.name)
-	for _, topic := range r.topics {
-		delete(rs.byTopic, topic)
-	}
+	sweepAt  int           // number of topics from which idle topics are forgotten
 }
 
 // enqueue puts a route with events to send into the ring.
 func (rs *routes) enqueue(r *route) {
-	if !r.inRing && !r.stalled() {
+	switch {
+	case r.inRing || r.stalled():
+	case r.tokens() <= 0:
+		r.limit.await(r)
+	default:
 		r.inRing = true
 		rs.dispatch.ring = append(rs.dispatch.ring, r)
 	}
@@ -234,6 +194,8 @@ func (rs *routes) enqueue(r *route) {
 func (rs *routes) stall(r *route) {
 	if !slices.Contains(rs.stalled, r) {
 		rs.stalled = append(rs.stalled, r)
+		r.countLimited(-r.events)
+		r.apart = true
 	}
 }
 
@@ -439,13 +401,20 @@ func (rs *routes) unstall(r *route) {
 	if r.stalled() {
 		return
 	}
+	if r.apart {
+		r.apart = false
+		r.countLimited(r.events)
+	}
 	r.reported = false
 	rs.stalled = slices.DeleteFunc(rs.stalled, func(other *route) bool { return other == r })
 	if r.ready.n > 0 {
 		rs.enqueue(r)
 	}
-	if r.limit == nil { // laps bring the events of a limited route as it needs them
+	if r.limit == nil {
 		rs.laps.hurry(r)
+	} else { // laps bring its events as it needs them
+		r.limit.skippedIn |= r.skippedIn
+		r.skippedIn, r.skippedAgain = 0, 0
 	}
 	rs.due.restart()
 }
@@ -467,7 +436,7 @@ func (rs *routes) update() {
 			rs.unstall(r)
 			continue
 		}
-		if r.reported || !r.paused && !r.down {
+		if r.reported || r.pause != nil {
 			continue
 		}
 		if reportAt := r.since + rs.cfg.RouteGrace; rs.now < reportAt {
@@ -477,23 +446,5 @@ func (rs *routes) update() {
 		r.reported = true
 		rs.routeLog.route(slog.LevelError, "nothing on the route has succeeded for its grace period", r,
 			slog.Duration("for", rs.now-r.since), slog.String("outcome", r.outcome.String()), slog.String("error", r.problem))
-	}
-}
-
-// keepingBack returns the routes whose events wait in the database, except for a few.
-func (rs *routes) keepingBack() iter.Seq[*route] {
-	return func(yield func(*route) bool) {
-		for _, r := range rs.stalled {
-			if !yield(r) {
-				return
-			}
-		}
-		for _, l := range rs.rates.all {
-			for _, r := range l.routes {
-				if !r.stalled() && !yield(r) {
-					return
-				}
-			}
-		}
 	}
 }

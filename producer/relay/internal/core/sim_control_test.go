@@ -39,7 +39,7 @@ func (s *simulation) pauseRoute(name string) {
 // checkPauses looks whether an event is sent on a route that has been paused for a while.
 func (s *simulation) checkPauses(rel *simRelay, e *Entry) {
 	name, _, _ := strings.Cut(e.Topic, "/")
-	if since, paused := s.paused[name]; paused && s.now-since > pausesHold && !s.wild.storeErrors {
+	if since, paused := s.paused[name]; paused && s.now-since > max(pausesHold, 2*rel.core.pauses.took) && !s.wild.storeErrors {
 		s.fail("%s sent %d on a route that was paused %v before", rel.core.cfg.Name, e.Seq, s.now-since)
 	}
 }

@@ -54,8 +54,11 @@ func (t turn[P]) ended(in int, whole, over bool) turn[P] {
 // places of events that were probed in vain. Otherwise a few bad events could keep the route stalled,
 // with good ones behind them.
 func (rs *routes) admit(r *route, sh *shardState, seq int64, lap bool) bool {
-	if r.limit != nil && !r.stalled() {
-		return !rs.rates.full(r)
+	switch {
+	case r.pause != nil: // it has no probes
+		return false
+	case r.limit != nil && !r.stalled():
+		return rs.rates.admits(r.limit, sh, lap)
 	}
 	full := rs.hasEnough(r)
 	if !full && (!lap || !rs.keepsFew(r)) {
@@ -93,12 +96,12 @@ func (rs *routes) admit(r *route, sh *shardState, seq int64, lap bool) bool {
 // admitDue is admit for a parked event of the key of l, or without one, which a pass over the due
 // events has read.
 func (rs *routes) admitDue(r *route, row *outbox.Queued, l *keyLine) bool {
+	if r.pause != nil || r.limit != nil && !r.stalled() && !rs.rates.admitsDue(r.limit) {
+		rs.due.skipped++
+		return false
+	}
 	if !rs.keepsFew(r) {
-		full := rs.rates.full(r)
-		if full {
-			rs.due.skipped++
-		}
-		return !full
+		return true
 	}
 	at := outbox.DuePoint{At: row.DueAt, Seq: row.Seq}
 	if compareDue(at, r.dueTurn.at) > 0 && r.dueTurn.leftIn != rs.due.pass {
@@ -175,8 +178,11 @@ func (rs *routes) pausesAt(sh *shardState, row *outbox.Queued) bool {
 		return false
 	}
 	r := rs.of(row.Topic)
+	if r.pause != nil {
+		return !rs.needsLap(sh)
+	}
 	if r.limit != nil && !r.stalled() {
-		return rs.rates.full(r) && !rs.needsLap(sh)
+		return rs.rates.full(r.limit) && !rs.needsLap(sh)
 	}
 	if t := r.lapTurns[sh.no]; row.Seq <= t.at || t.leftIn == sh.back.number || !rs.hasEnough(r) || rs.worst(r, false, nil) != nil {
 		return false
@@ -191,7 +197,7 @@ func (rs *routes) needsLap(sh *shardState) bool {
 }
 
 // holdsBack tells whether later events of a key wait in the database because its next event is on r.
-func (rs *routes) holdsBack(r *route) bool { return r.stalled() || rs.rates.full(r) }
+func (rs *routes) holdsBack(r *route) bool { return r.stalled() || rs.rates.full(r.limit) }
 
 // forgetShard drops what routes know of the events of a shard that the relay no longer owns.
 func (rs *routes) forgetShard(no int) {
@@ -200,6 +206,7 @@ func (rs *routes) forgetShard(no int) {
 		r.skippedAgain &^= 1 << no
 		delete(r.lapTurns, no)
 	}
+	rs.rates.forget(no)
 }
 
 // compareDue orders places by time and Seq.
@@ -224,10 +231,13 @@ func (rs *routes) candidateShare() int {
 	return max(2, min(rs.limits.stall, rs.reader.capacity()/2/max(len(rs.stalled), 1)))
 }
 
-// stalledRoom is how many events stalled routes may keep in memory without taking the room of
-// others.
+// stalledRoom is how many events stalled and limited routes may keep in memory without taking the
+// room of others.
 func (rs *routes) stalledRoom() (n int) {
 	share := rs.candidateShare()
+	for _, l := range rs.rates.all {
+		n += l.events
+	}
 	for _, r := range rs.stalled {
 		if rs.othersWork(r) {
 			n += min(r.events, share)
@@ -260,6 +270,9 @@ func (rs *routes) evictSurplusOf(r *route) {
 		r.evictAt = rs.now + evictInterval
 	}
 	all, share := r.candidates(), rs.candidateShare()
+	if r.pause != nil {
+		share = 0
+	}
 	slices.SortStableFunc(all, func(a, b *Entry) int {
 		return cmp.Compare(min(a.probe, 1), min(b.probe, 1))
 	})

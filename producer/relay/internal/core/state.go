@@ -17,6 +17,8 @@ type State struct {
 	DatabaseError               string
 	DatabaseErrorAt             time.Time
 	FailedOverAt                time.Time
+	HeldSince                   time.Time // since when events wait for the list of pauses
+	PausesError                 string
 
 	LastRead, LastRenewal, LastMark, LastConfirm time.Time
 
@@ -59,13 +61,19 @@ func (c *Machine) State(origin time.Time) State {
 		Reads:           c.health.reads,
 		ReadTime:        c.health.reading,
 	}
+	if c.pauses.heldAt > 0 {
+		h.HeldSince, h.PausesError = at(c.pauses.heldAt), c.pauses.problem
+	}
 	if sent, ok := c.dispatch.unanswered.oldest(); ok {
 		h.OldestInFlight = at(sent)
 	}
 	if h.Relays > 0 {
 		h.Share = c.leases.share()
 	}
-	for _, r := range c.routes.stalled {
+	for _, r := range c.routes.byName {
+		if !r.stalled() {
+			continue
+		}
 		s := RouteState{
 			Route:       r.name,
 			State:       r.state(),
