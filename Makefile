@@ -142,10 +142,10 @@ brokers-doc: $(TESTENV) ## write that table
 	@cd test/brokers && $(TESTENV) -- $(BIN)/brokers.test -document -test.v -test.parallel=4 -test.timeout=15m
 
 .PHONY: soak
-soak: ## a chain under load while everything is killed at random, for SOAK (BATCHES=1: with batches everywhere; SEED=n, REPORT=file)
+soak: ## a chain under load while everything is killed at random, for SOAK (BATCHES=1: with batches everywhere; STORE_FIRST=1: consumers store messages first; SEED=n, REPORT=file)
 	@$(GO) -C test test -count=1 ./soak
 	@$(GO) -C test build -buildvcs=auto -o $(BIN)/soak ./cmd/soak
-	$(BIN)/soak -for=$(SOAK) $(if $(BATCHES),-batches) $(if $(SEED),-seed=$(SEED)) $(if $(REPORT),-report=$(REPORT))
+	$(BIN)/soak -for=$(SOAK) $(if $(BATCHES),-batches) $(if $(STORE_FIRST),-store-first) $(if $(SEED),-seed=$(SEED)) $(if $(REPORT),-report=$(REPORT))
 
 .PHONY: services
 services: $(TESTENV) ## run the private servers until interrupted, and print where they are

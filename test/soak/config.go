@@ -21,6 +21,9 @@ type Config struct {
 	// Batches makes relays publish batches, consumers handle sets of messages, and writers commit
 	// more events at once. Defaults to false.
 	Batches bool
+	// StoreFirst makes the consumers store messages and run them from their database, both at once.
+	// Defaults to false.
+	StoreFirst bool
 	// Keys is the number of keys. Defaults to 600.
 	Keys int
 	// Backlog is the number of events under way at which producers pause. Defaults to 10,000, and

@@ -74,6 +74,9 @@ func newFleet(sys *system.System, cfg *Config) *fleet {
 		// batches.
 		commit, window, batch, group, prefetch, rare = 500, 2000, [2]int{batchSize, batchSize}, 64, 64, sets
 	}
+	if cfg.StoreFirst {
+		group = 1
+	}
 	for i := range 2 {
 		n := strconv.Itoa(i + 1)
 		f.add(child.Config{
@@ -85,10 +88,10 @@ func newFleet(sys *system.System, cfg *Config) *fleet {
 		})
 		f.add(child.Config{
 			Name: "consumer-" + n, Roles: []child.Role{child.Consumer}, Lean: true, InFlight: 64, Prefetch: prefetch, CacheSize: 1 << 16,
-			Group: group, Set: i == 1 || cfg.Batches, // otherwise the handler is called for each message
+			Group: group, Set: !cfg.StoreFirst && (i == 1 || cfg.Batches), // otherwise the handler is called for each message
 			Fail: rare.fail, Swallow: rare.swallow, Panic: rare.panics, End: rare.end, Hang: rare.hang, Doom: rare.doom, Timeout: overrun,
 			// Processes are killed regardless of the message that they handle.
-			MaxSoloStarts: 50, MaxHold: time.Minute,
+			StoreFirst: cfg.StoreFirst, MaxSoloStarts: 50, MaxHold: time.Minute,
 		})
 	}
 	f.add(child.Config{Name: "janitor", Roles: []child.Role{child.Janitor}, Retention: retention})

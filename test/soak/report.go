@@ -8,8 +8,9 @@ import (
 // Report is the result of a run. Its JSON is one line.
 type Report struct {
 	Seed     uint64  `json:"seed"`
-	Batches  bool    `json:"batches"` // Config.Batches
-	Seconds  float64 `json:"seconds"` // of load and faults
+	Batches  bool    `json:"batches"`     // Config.Batches
+	Stored   bool    `json:"store_first"` // Config.StoreFirst
+	Seconds  float64 `json:"seconds"`     // of load and faults
 	Messages int64   `json:"messages"`
 	Rate     float64 `json:"messages_per_second"`
 

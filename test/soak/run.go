@@ -188,7 +188,7 @@ func (r *run) report(f *findings) *Report {
 	c := r.fleet.counts
 	m := &r.fleet.memory
 	report := &Report{
-		Seed: r.cfg.Seed, Batches: r.cfg.Batches, Messages: f.messages,
+		Seed: r.cfg.Seed, Batches: r.cfg.Batches, Stored: r.cfg.StoreFirst, Messages: f.messages,
 		Kills: r.fleet.kills, Stops: r.faults.counted("stop"), PGCrashes: r.faults.counted("postgres"),
 		RabbitKill: r.faults.counted("rabbit"), Partitions: r.faults.counted("partition"), Injected: r.copier.injected,
 		Pauses: r.faults.counted("pause"), Misbehaved: c.misbehaved,

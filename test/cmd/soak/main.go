@@ -34,6 +34,7 @@ func run() error {
 	duration := flag.Duration("for", time.Minute, "time of load and faults")
 	seed := flag.Uint64("seed", 0, "of what is done when; 0 is a new one")
 	batches := flag.Bool("batches", false, "batches of relays, sets of messages in handlers, and more events in a transaction")
+	stored := flag.Bool("store-first", false, "consumers that store messages and run them from their database")
 	file := flag.String("report", "", "file for the report, besides the last line")
 	flag.Parse()
 	if *seed == 0 {
@@ -46,7 +47,7 @@ func run() error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	fmt.Printf("soak: %v with seed %d, logs in %s\n", *duration, *seed, dir)
-	report, err := soak.Run(ctx, soak.Config{Duration: *duration, Seed: *seed, Batches: *batches, Dir: dir, Progress: os.Stdout})
+	report, err := soak.Run(ctx, soak.Config{Duration: *duration, Seed: *seed, Batches: *batches, StoreFirst: *stored, Dir: dir, Progress: os.Stdout})
 	if err != nil {
 		return err
 	}
