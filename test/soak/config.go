@@ -29,7 +29,8 @@ type Config struct {
 	// Backlog is the number of events under way at which producers pause. Defaults to 10,000, and
 	// to 40,000 with Batches.
 	Backlog int
-	// DrainLimit bounds the time from the end of the faults until all is at rest. Defaults to 60 s.
+	// DrainLimit bounds the time from the end of the faults until all is at rest. Defaults to 60 s, and
+	// to 10 minutes with StoreFirst: a process that starts handles its first messages one at a time.
 	DrainLimit time.Duration
 }
 
@@ -46,7 +47,11 @@ func (c Config) withDefaults() (Config, error) {
 		backlog = 40_000
 	}
 	c.Keys, c.Backlog = cmp.Or(c.Keys, 600), cmp.Or(c.Backlog, backlog)
-	c.DrainLimit = cmp.Or(c.DrainLimit, time.Minute)
+	drain := time.Minute
+	if c.StoreFirst {
+		drain = 10 * time.Minute
+	}
+	c.DrainLimit = cmp.Or(c.DrainLimit, drain)
 	if c.Progress == nil {
 		c.Progress = io.Discard
 	}
