@@ -18,22 +18,32 @@ func MatchAny(patterns []string, topic string) bool {
 	return slices.ContainsFunc(patterns, func(pattern string) bool { return Match(pattern, topic) })
 }
 
-// matches tells whether the words of a topic match the words of a pattern.
+// matches tells whether the words of a topic match the words of a pattern. Only the latest "#" takes
+// more words when the rest of the pattern does not match: what an earlier one could take, the latest
+// takes as well. So the time is at most that of the pattern times the topic; with a search through all
+// "#", a pattern from the database could keep a relay busy for seconds.
 func matches(pattern, words []string) bool {
-	for i, p := range pattern {
-		if p == "#" {
-			for n := len(words) - i; n >= 0; n-- {
-				if matches(pattern[i+1:], words[len(words)-n:]) {
-					return true
-				}
-			}
-			return false
-		}
-		if i >= len(words) || p != "*" && p != words[i] {
+	p, w := 0, 0
+	rest, taken := -1, 0 // the pattern after the latest "#", and the words before its match
+	for w < len(words) {
+		switch {
+		case p < len(pattern) && pattern[p] == "#":
+			p++
+			rest, taken = p, w
+		case p < len(pattern) && (pattern[p] == "*" || pattern[p] == words[w]):
+			p++
+			w++
+		case rest >= 0:
+			taken++
+			p, w = rest, taken
+		default:
 			return false
 		}
 	}
-	return len(words) == len(pattern)
+	for p < len(pattern) && pattern[p] == "#" {
+		p++
+	}
+	return p == len(pattern)
 }
 
 // CheckPattern returns an error if "*" or "#" is a part of a longer word of the pattern.
