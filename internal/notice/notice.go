@@ -2,7 +2,6 @@
 package notice
 
 import (
-	"context"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -34,8 +33,8 @@ func (q *Queue) Put(call func()) {
 	if len(q.pending) >= most {
 		q.missed++
 		if now := time.Now(); !now.Before(q.logAt) {
-			q.Log.Warn("observer is slow: notices were dropped", "dropped", q.missed)
-			q.missed, q.logAt = 0, now.Add(logEvery)
+			q.logMissed()
+			q.logAt = now.Add(logEvery)
 		}
 		return
 	}
@@ -44,6 +43,12 @@ func (q *Queue) Put(call func()) {
 		q.running = true
 		go q.run()
 	}
+}
+
+// logMissed is called with mu.
+func (q *Queue) logMissed() {
+	q.Log.Warn("observer is slow: notices were dropped", "dropped", q.missed)
+	q.missed = 0
 }
 
 // run makes the pending calls.
@@ -67,6 +72,9 @@ func (q *Queue) next() func() {
 	defer q.mu.Unlock()
 	if len(q.pending) == 0 {
 		q.running, q.pending = false, nil
+		if q.missed > 0 { // perhaps no later drop would tell of them
+			q.logMissed()
+		}
 		return nil
 	}
 	call := q.pending[0]
@@ -78,7 +86,7 @@ func (q *Queue) next() func() {
 func (q *Queue) call(call func()) {
 	defer func() {
 		if v := recover(); v != nil {
-			q.Log.LogAttrs(context.Background(), slog.LevelError, "observer panicked", slog.String("panic", fmt.Sprintf("%T", v)))
+			q.Log.Error("observer panicked", "panic", fmt.Sprintf("%T", v))
 		}
 	}()
 	call()
