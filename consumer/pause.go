@@ -16,7 +16,9 @@ import (
 // is that of any consumer that shares the tables, such as "stock/reserve", or "stock/*" for all
 // consumers of a service. A process sees the pause within a second; handlers that run then finish.
 // Messages stay at the broker or parked, without counted attempts. A pause replaces the one of its
-// name. Pause returns an error that joins all faults of p, and writes nothing then.
+// name. Pause returns an error that joins all faults of p, and writes nothing then. An error that
+// wraps [control.ErrOver] says that Until is over by the database's clock: nothing is paused under the
+// name.
 func (i *Inbox[TX]) Pause(ctx context.Context, p control.Pause) error {
 	errs := []error{ofInbox(p.Kind), p.Validate()}
 	if p.Kind == control.Consumer && p.Name != "" {
@@ -28,8 +30,8 @@ func (i *Inbox[TX]) Pause(ctx context.Context, p control.Pause) error {
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("pause: %w", err)
 	}
-	if err := i.store.SetPause(ctx, p); err != nil {
-		return err
+	if err := p.Begin(ctx, i.store); err != nil {
+		return fmt.Errorf("pause: %w", err)
 	}
 	attrs := []any{"consumer", p.Name, "reason", p.Reason, "by", p.By}
 	if !p.Until.IsZero() {

@@ -2,6 +2,7 @@ package consumer_test
 
 import (
 	"bytes"
+	"errors"
 	"log/slog"
 	"strings"
 	"testing"
@@ -76,6 +77,20 @@ func TestFaultyPauseIsNotWritten(t *testing.T) {
 		t.Errorf("pauses are %+v, %v", list, err)
 	}
 	if _, err := in.Resume(t.Context(), control.Topic, "a"); err == nil || !strings.HasPrefix(err.Error(), "resume: Kind: a topic belongs to its outbox") {
+		t.Errorf("error is %v", err)
+	}
+}
+
+func TestPauseThatIsNotInForceIsAnError(t *testing.T) {
+	t.Parallel()
+	store := newFake()
+	store.Now = func() time.Time { return time.Now().Add(time.Hour) } // the database's clock
+	in, err := consumer.New[*fakeTx](store, consumer.Config{Service: "stock"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := control.Pause{Kind: control.Consumer, Name: "stock/*", Reason: "x", Until: time.Now().Add(time.Minute)}
+	if err := in.Pause(t.Context(), p); !errors.Is(err, control.ErrOver) || !strings.HasPrefix(err.Error(), "pause: Until: ") {
 		t.Errorf("error is %v", err)
 	}
 }

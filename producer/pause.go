@@ -18,7 +18,8 @@ import (
 // usual. Events of paused topics stay in the outbox without counted attempts, and later events of
 // their keys wait for them, also on topics that are not paused. Topics with one route are paused
 // together. A pause replaces the one of its kind and name. Pause returns an error that joins all
-// faults of p, and writes nothing then.
+// faults of p, and writes nothing then. An error that wraps [control.ErrOver] says that Until is over
+// by the database's clock: nothing is paused under the name.
 func (o *Outbox[TX]) Pause(ctx context.Context, p control.Pause) error {
 	errs := []error{ofOutbox(p.Kind), p.Validate()}
 	if p.Kind == control.Topic {
@@ -32,8 +33,8 @@ func (o *Outbox[TX]) Pause(ctx context.Context, p control.Pause) error {
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("pause: %w", err)
 	}
-	if err := o.store.SetPause(ctx, p); err != nil {
-		return err
+	if err := p.Begin(ctx, o.store); err != nil {
+		return fmt.Errorf("pause: %w", err)
 	}
 	attrs := []any{"kind", string(p.Kind), "name", p.Name, "reason", p.Reason, "by", p.By}
 	if !p.Until.IsZero() {

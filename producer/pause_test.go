@@ -19,9 +19,15 @@ type pausable struct {
 	fakeEvents
 	control memcontrol.Store
 	err     error // of SetPause and EndPause
+	listErr error // of Pauses
 }
 
-func (p *pausable) Pauses(ctx context.Context) ([]control.Pause, error) { return p.control.Pauses(ctx) }
+func (p *pausable) Pauses(ctx context.Context) ([]control.Pause, error) {
+	if p.listErr != nil {
+		return nil, p.listErr
+	}
+	return p.control.Pauses(ctx)
+}
 
 func (p *pausable) SetPause(ctx context.Context, pause control.Pause) error {
 	if p.err != nil {
@@ -119,6 +125,23 @@ func TestPauseThatIsNotWrittenIsAnError(t *testing.T) {
 	}
 	if ended, err := out.Resume(t.Context(), control.Topic, "a"); ended || !errors.Is(err, store.err) {
 		t.Errorf("ended: %v, %v", ended, err)
+	}
+	if records.Len() > 0 {
+		t.Errorf("logged: %s", records)
+	}
+}
+
+func TestPauseThatIsNotInForceIsAnError(t *testing.T) {
+	t.Parallel()
+	out, store, records := newPausable(t)
+	store.control.Now = func() time.Time { return time.Now().Add(time.Hour) } // the database's clock
+	p := control.Pause{Kind: control.Topic, Name: "a", Reason: "x", Until: time.Now().Add(time.Minute)}
+	if err := out.Pause(t.Context(), p); !errors.Is(err, control.ErrOver) || !strings.HasPrefix(err.Error(), "pause: Until: ") {
+		t.Errorf("error is %v", err)
+	}
+	store.listErr = errors.New("connection refused")
+	if err := out.Pause(t.Context(), p); !errors.Is(err, store.listErr) || errors.Is(err, control.ErrOver) {
+		t.Errorf("error is %v", err)
 	}
 	if records.Len() > 0 {
 		t.Errorf("logged: %s", records)

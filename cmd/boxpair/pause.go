@@ -39,6 +39,7 @@ var pauseCommands = []command{
 		details: `Stops all relays of an outbox from sending to topics or to a downstream, or all processes of a consumer from handling messages, until
 boxpair resume, or until -for or -until is over. Relays and consumers see it within a second. Nothing is lost, and no attempt is
 counted. A paused event keeps later events of its key waiting, also on other topics. Pausing again replaces the pause. Prints the pause.
+The end is judged by the database's clock: a pause that is over by that clock is an error, and nothing is paused then.
 
     boxpair pause -outbox postgres://operator@orders/shop -topic 'order.#' -for 30m -reason "wrong prices"
     boxpair pause -outbox postgres://operator@orders/shop -downstream analytics -reason "the broker moves"
@@ -156,19 +157,7 @@ func (p *pausing) begin(ctx context.Context, proc *process) (int, error) {
 	if err := errors.Join(errs...); err != nil {
 		return exitFailed, err
 	}
-	err := p.with(ctx, func(s *operators) error {
-		side := p.of(s)
-		if err := side.Pause(ctx, p.pause); err != nil {
-			return err
-		}
-		list, err := side.Pauses(ctx) // it knows the database's user
-		for i := range list {
-			if list[i].Kind == p.pause.Kind && list[i].Name == p.pause.Name {
-				fmt.Fprintln(proc.stdout, plain(list[i].String()))
-			}
-		}
-		return err
-	})
+	err := p.with(ctx, func(s *operators) error { return p.beginAt(ctx, p.of(s), proc.stdout) })
 	if err == nil && len(p.inboxes) > 0 {
 		err = p.knows(ctx, proc.stderr)
 	}
@@ -176,6 +165,24 @@ func (p *pausing) begin(ctx context.Context, proc *process) (int, error) {
 		return exitFailed, err
 	}
 	return exitOK, nil
+}
+
+// beginAt begins the pause, and prints the pause as the database has it.
+func (p *pausing) beginAt(ctx context.Context, side pauser, out io.Writer) error {
+	err := side.Pause(ctx, p.pause)
+	if errors.Is(err, control.ErrOver) {
+		return fmt.Errorf("-for, -until: nothing is paused under the name: %w", err)
+	}
+	if err != nil {
+		return err
+	}
+	list, err := side.Pauses(ctx) // it knows the database's user
+	for i := range list {
+		if list[i].Kind == p.pause.Kind && list[i].Name == p.pause.Name {
+			fmt.Fprintln(out, plain(list[i].String()))
+		}
+	}
+	return err
 }
 
 // knows says if no consumer has registered under the name that is paused: the name may be misspelt.

@@ -101,6 +101,21 @@ func TestPauseOfAConsumerThatNobodyKnowsIsSaid(t *testing.T) {
 	}
 }
 
+// The trigger is a database whose clock is ahead of the operator's.
+func TestPauseThatIsOverByTheDatabasesClockFails(t *testing.T) {
+	t.Parallel()
+	url, run := plantSQLite(t)
+	run(`CREATE TRIGGER ahead AFTER INSERT ON boxpair_pauses WHEN NEW.paused_until IS NOT NULL
+		BEGIN UPDATE boxpair_pauses SET paused_until = 1; END`)
+	status, out, errs := call(t, nil, "pause", "-outbox", url, "-topic", "order.#", "-for", "30m", "-reason", "wrong prices")
+	if status != exitFailed || out != "" || !strings.Contains(errs, "-for, -until: nothing is paused under the name") || !strings.Contains(errs, "is over by the database's clock") {
+		t.Errorf("%d, %q, %q", status, out, errs)
+	}
+	if status, out, errs := call(t, nil, "pause", "-inbox", url, "-consumer", "stock/reserve", "-for", "30m", "-reason", "x"); status != exitFailed || out != "" {
+		t.Errorf("%d, %q, %q", status, out, errs)
+	}
+}
+
 func TestFaultyPauseNamesTheSetting(t *testing.T) {
 	t.Parallel()
 	url, _ := plantSQLite(t)

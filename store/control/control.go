@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -58,6 +59,28 @@ func (p *Pause) String() string {
 		text += " by " + p.By
 	}
 	return text + ": " + p.Reason
+}
+
+// ErrOver says that the end of a pause is over by the database's clock.
+var ErrOver = errors.New("is over by the database's clock")
+
+// Begin begins a pause, or replaces one, and sees that the pause is in force: Until may come from
+// another clock than the database's. An error that wraps [ErrOver] says that nothing is paused under
+// the name.
+func (p *Pause) Begin(ctx context.Context, s Store) error {
+	if err := s.SetPause(ctx, *p); err != nil {
+		return err
+	}
+	list, err := s.Pauses(ctx)
+	switch {
+	case err != nil:
+		return fmt.Errorf("the pause is written, but not read back: %w", err)
+	case slices.ContainsFunc(list, func(o Pause) bool { return o.Kind == p.Kind && o.Name == p.Name }):
+		return nil
+	case p.Until.IsZero():
+		return errors.New("the pause is not in force: somebody has ended it")
+	}
+	return fmt.Errorf("Until: %s %w", p.Until.UTC().Format(time.RFC3339), ErrOver)
 }
 
 // Store keeps pauses and the buckets of rate limits. All methods may be called concurrently. The
