@@ -175,9 +175,10 @@ type progress struct {
 	// committed, half of the handler's work may be committed too.
 	txEnded bool
 
-	since time.Time // the first wait for the database, or for a permit
-	waits int       // for the database
-	held  bool      // the message has waited for a permit
+	since  time.Time // the first wait for the database
+	waits  int       // for the database
+	queued time.Time // the first wait for a permit: no trouble with the database, so a time of its own
+	held   bool      // the message has waited for the end of a pause, or for a limit
 }
 
 // handling handles one message: [freshMessage] a delivered message, [parkedMessage] a parked

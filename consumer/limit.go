@@ -27,6 +27,7 @@ const (
 type limit struct {
 	turn    chan struct{} // held by the goroutine that takes a token
 	waiting atomic.Int64  // messages without a token
+	naps    atomic.Int64  // begun and ended waits for tokens: odd while the holder of the turn waits
 
 	// The rest belongs to the holder of the turn.
 	tokens    int
@@ -67,6 +68,12 @@ func (pm *permits[TX]) waitForTurn(ctx context.Context, p *progress) error {
 		return nil
 	default:
 	}
+	naps := pm.limit.naps.Load()
+	defer func() {
+		if naps%2 == 1 || pm.limit.naps.Load() != naps { // and not only until others had asked the database
+			pm.held(p)
+		}
+	}()
 	timer := time.NewTimer(pm.hold(p))
 	defer timer.Stop()
 	select {
@@ -94,10 +101,14 @@ func (pm *permits[TX]) nextToken(ctx context.Context, p *progress) error {
 		}
 		if wait := l.notBefore.Sub(now); wait > 0 {
 			left := pm.hold(p)
+			pm.held(p)
 			if left <= 0 {
 				return pm.rateLimited()
 			}
-			if err := pace.Sleep(ctx, min(wait, left)); err != nil {
+			l.naps.Add(1)
+			err := pace.Sleep(ctx, min(wait, left))
+			l.naps.Add(1)
+			if err != nil {
 				return err
 			}
 			continue

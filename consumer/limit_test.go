@@ -89,6 +89,31 @@ func TestHandlerBelowItsLimitHardlyAsks(t *testing.T) {
 	})
 }
 
+func TestOnlyMessagesThatTheLimitHoldsCount(t *testing.T) {
+	t.Parallel()
+	for perSecond, want := range map[float64]int64{100: 0, 10: 20} {
+		synctest.Test(t, func(t *testing.T) {
+			r := newRig(t, limited(perSecond, nil))
+			r.consume(msg(1000))
+			time.Sleep(time.Second)
+			r.store.setFault(func(step string) error {
+				if step == "take" {
+					time.Sleep(10 * time.Millisecond) // meanwhile all messages queue
+				}
+				return nil
+			})
+			var wg sync.WaitGroup
+			for n := range 30 {
+				wg.Go(func() { r.consume(msg(n)) })
+			}
+			wg.Wait()
+			if c := r.handler.Counters(); c.Held < want || c.Held > want+5 || want == 0 && c.Held > 0 {
+				t.Errorf("at %v a second: %d messages were held", perSecond, c.Held)
+			}
+		})
+	}
+}
+
 func TestUnusedTokensExpire(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -165,6 +165,7 @@ func (pm *permits[TX]) resumed(ctx context.Context, p *progress) error {
 		if err != nil || pause == nil {
 			return err
 		}
+		pm.held(p)
 		left := pm.hold(p)
 		if left <= 0 {
 			return fmt.Errorf("%w: %s", ErrPaused, pause)
@@ -175,15 +176,19 @@ func (pm *permits[TX]) resumed(ctx context.Context, p *progress) error {
 	}
 }
 
-// hold returns for how long the message may be held from now on.
+// hold returns for how long the message may wait for a permit from now on.
 func (pm *permits[TX]) hold(p *progress) time.Duration {
 	now := time.Now()
-	if p.since.IsZero() {
-		p.since = now
+	if p.queued.IsZero() {
+		p.queued = now
 	}
+	return pm.inbox.cfg.MaxHold - now.Sub(p.queued)
+}
+
+// held counts a message that is held, once.
+func (pm *permits[TX]) held(p *progress) {
 	if !p.held {
 		p.held = true
 		pm.counts.held.Add(1)
 	}
-	return pm.inbox.cfg.MaxHold - now.Sub(p.since)
 }

@@ -176,6 +176,32 @@ func TestLongPauseReturnsTheMessageToTheTransport(t *testing.T) {
 	}
 }
 
+// A message that was held for most of MaxHold is no sign of a database in trouble.
+func TestErrorAfterAPauseIsNoStall(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var n notices
+		r := newRig(t, setup{config: consumer.Config{Observer: n.observer()}})
+		r.consume(msg(0))
+		r.pause("stock/reserve", time.Now().Add(60*time.Second+500*time.Millisecond))
+		time.Sleep(time.Second)
+		failed := 0
+		r.store.setFault(func(step string) error {
+			if step == "pauses" || failed == 1 {
+				return nil
+			}
+			failed++
+			return errOutage
+		})
+		begun := time.Now()
+		r.consume(msg(1))
+		if took := time.Since(begun); took < 59*time.Second || took > 61*time.Second || failed != 1 {
+			t.Errorf("took %v, with %d errors", took, failed)
+		}
+		n.want(t, `stock/reserve paused true "maintenance"`, `stock/reserve paused false ""`)
+	})
+}
+
 func TestPausedMessageIsReturnedWhenItsContextEnds(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
