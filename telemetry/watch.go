@@ -95,10 +95,20 @@ func (t *Telemetry) WatchRelay(name string, r RelayHealth) error {
 		o.ObserveInt64(i.relayInFlight, int64(h.InFlight), only)
 		o.ObserveInt64(i.relayWaiting, int64(h.Waiting), only)
 		o.ObserveInt64(i.relayShards, int64(h.Shards), only)
-		o.ObserveInt64(i.relayStalled, int64(len(h.Routes)), only)
+		o.ObserveInt64(i.relayStalled, stalled(h.Routes), only)
 		o.ObserveInt64(i.relayReads, h.Reads, only)
 		o.ObserveFloat64(i.relayReadTime, h.ReadTime.Seconds(), only)
 	}, nil)
+}
+
+// stalled counts the routes that do not work. A pause is an operator's wish, and no cause for an alert.
+func stalled(routes []relay.RouteHealth) (n int64) {
+	for i := range routes {
+		if routes[i].State != outbox.RoutePaused {
+			n++
+		}
+	}
+	return n
 }
 
 // WatchJanitor counts the rows that a janitor of the outbox name removes, without I/O.

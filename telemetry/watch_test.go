@@ -97,7 +97,9 @@ func (counted) Totals() producer.JanitorReport {
 }
 
 func (counted) Health() relay.Health {
-	return relay.Health{InFlight: 1, Waiting: 2, Shards: 3, Routes: make([]relay.RouteHealth, 4), Reads: 5, ReadTime: 6 * time.Second}
+	routes := make([]relay.RouteHealth, 4, 5)
+	routes = append(routes, relay.RouteHealth{State: outbox.RoutePaused}) // does not count
+	return relay.Health{InFlight: 1, Waiting: 2, Shards: 3, Routes: routes, Reads: 5, ReadTime: 6 * time.Second}
 }
 
 func (counted) Stats(context.Context) (outbox.Stats, error) {
@@ -111,7 +113,7 @@ func (parked) Name() string { return "s/c" }
 func (parked) Counters() consumer.Counters {
 	return consumer.Counters{
 		Applied: 1, DuplicatesByWindow: 2, DuplicatesByTable: 3, Parked: 4, Followed: 5, Dead: 6, Refused: 1,
-		TooOld: 7, Altered: 8, Returned: 9, Forgotten: 10, Paused: 11,
+		TooOld: 7, Altered: 8, Returned: 9, Forgotten: 10, Paused: 11, Stored: 12,
 	}
 }
 
@@ -143,7 +145,7 @@ func TestEveryNumberHasItsPlace(t *testing.T) {
 		"boxpair.relay.reads":              {"r": 5},
 		"boxpair.relay.reads.time":         {"r": 6},
 		"boxpair.inbox.messages": {
-			"applied s/c": 1, "duplicate s/c": 5, "parked s/c": 4, "followed s/c": 5, "dead s/c": 6, "s/c too_old": 7, "altered s/c": 8, "returned s/c": 9,
+			"applied s/c": 1, "duplicate s/c": 5, "parked s/c": 4, "followed s/c": 5, "dead s/c": 6, "s/c too_old": 7, "altered s/c": 8, "returned s/c": 9, "s/c stored": 12,
 		},
 		"boxpair.inbox.window.hits": {"s/c": 2},
 		"boxpair.inbox.forgotten":   {"s/c": 10},
