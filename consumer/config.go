@@ -132,7 +132,7 @@ type HandlerConfig struct {
 	// message of a group; so does a copy that only the database knows. After a quiet time the messages
 	// of a second may be handled at once. A message waits for its turn for Config.MaxHold at the
 	// longest. A process asks the database for its share about five times a second, and at most ten
-	// times. All processes must have the same limit. Defaults to 0: no limit.
+	// times. All processes must have the same limit. At most 1e9. Defaults to 0: no limit.
 	MaxPerSecond float64 `yaml:"max_per_second" env:"MAX_PER_SECOND"`
 
 	// Order is the order of messages of one key.
@@ -210,6 +210,7 @@ const (
 	defaultHorizon        = 90 * 24 * time.Hour
 	horizonStep           = time.Hour
 	aheadTolerance        = 5 * time.Minute
+	maxRate               = 1e9 // the arithmetic of some database overflows with more
 	reportPause           = time.Minute
 	defaultPoll           = 5 * time.Second
 	defaultForget         = 10 * time.Minute
@@ -306,6 +307,9 @@ func (c HandlerConfig) withDefaults() (HandlerConfig, error) {
 	}
 	if c.MaxPerSecond < 0 || math.IsNaN(c.MaxPerSecond) || math.IsInf(c.MaxPerSecond, 0) {
 		p.Addf("MaxPerSecond: %v is not a rate", c.MaxPerSecond)
+	}
+	if c.MaxPerSecond > maxRate && !math.IsInf(c.MaxPerSecond, 1) {
+		p.Addf("MaxPerSecond: %v is more than %v", c.MaxPerSecond, float64(maxRate))
 	}
 	p.Number("Group.Size", &c.Group.Size, 1)
 	p.Duration("Group.Wait", &c.Group.Wait, 0)

@@ -276,8 +276,11 @@ func TestBadLimitsAreRefused(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, setup{})
 	fn := func(context.Context, *work, *message.Message) error { return nil }
-	for _, rate := range []float64{-1, math.NaN(), math.Inf(1), math.Inf(-1)} {
+	for _, rate := range []float64{-1, math.NaN(), math.Inf(1), math.Inf(-1), 1.1e9, math.MaxFloat64} {
 		_, err := r.inbox.Handle("bad", fn, consumer.HandlerConfig{MaxPerSecond: rate})
 		wantProblems(t, err, "MaxPerSecond")
+	}
+	if _, err := r.inbox.Handle("good", fn, consumer.HandlerConfig{MaxPerSecond: 1e9}); err != nil {
+		t.Error(err)
 	}
 }
