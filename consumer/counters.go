@@ -33,9 +33,9 @@ type Counters struct {
 	// Returned counts deliveries that ended with an error: the transport delivers the messages
 	// again.
 	Returned int64
-	// Held counts messages that were held because the consumer was paused, or because of
-	// HandlerConfig.MaxPerSecond. Paused is 1 if the consumer was paused when it had work last, and
-	// otherwise 0.
+	// Held counts messages that were held because the consumer was paused, or because
+	// HandlerConfig.MaxPerSecond had no tokens left. Paused is 1 if the consumer was paused when it
+	// had work last, and otherwise 0.
 	Held   int64
 	Paused int64
 
@@ -92,7 +92,7 @@ func (c *counts) parkedAs(s inbox.State) {
 func (h *Handler[TX]) Counters() Counters {
 	c := &h.counts
 	var paused int64
-	if h.permits.paused.Load() {
+	if h.permits.paused.Load() != nil {
 		paused = 1
 	}
 	return Counters{

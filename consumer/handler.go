@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -40,7 +41,8 @@ type Handler[TX any] struct {
 	gate      gate
 	counts    counts
 
-	stall      atomic.Bool // OnStalled is to be told that the database works again
+	stall      atomic.Bool // OnStalled is to be told that the database works again; changed with stallTurn
+	stallTurn  sync.Mutex  // also held until the notice is put: notices come in the order of the changes
 	stallLimit logLimiter  // of notices
 }
 

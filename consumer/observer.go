@@ -25,8 +25,8 @@ type Observer struct {
 	// parks it again, and of each message that was set aside as following, too old or altered. A
 	// parked message that is put back after errors of the database is not told of.
 	OnParked func(MessageNotice)
-	// OnPaused is told of each consumer that was found paused with work to do, and of each consumer
-	// that goes on.
+	// OnPaused is told of each consumer that was found paused with work to do, also when another pause
+	// holds the consumer or the pause has changed, and of each consumer that goes on.
 	OnPaused func(PauseNotice)
 	// OnStalled is told, at most once a minute for each consumer, that a message was given up for now
 	// because the database was in trouble for Config.MaxHold, and afterwards that the database works
@@ -106,13 +106,20 @@ func (h *Handler[TX]) stalled(now time.Time, err error) {
 		return
 	}
 	n := StallNotice{Consumer: h.name, Stalled: true, Error: field.Error(err)}
+	h.stallTurn.Lock()
+	defer h.stallTurn.Unlock()
 	h.stall.Store(true)
 	h.inbox.notices.Put(func() { call(n) })
 }
 
 // works takes note that the database has answered.
 func (h *Handler[TX]) works() {
-	if !h.stall.Load() || !h.stall.CompareAndSwap(true, false) {
+	if !h.stall.Load() {
+		return
+	}
+	h.stallTurn.Lock()
+	defer h.stallTurn.Unlock()
+	if !h.stall.CompareAndSwap(true, false) {
 		return
 	}
 	call, n := h.inbox.cfg.Observer.OnStalled, StallNotice{Consumer: h.name}

@@ -14,6 +14,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/store/control"
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
@@ -145,6 +146,36 @@ func TestObserverIsToldOfAPauseAndItsEnd(t *testing.T) {
 	})
 }
 
+func TestObserverIsToldOfAChangedPause(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var n notices
+		r := newRig(t, setup{config: consumer.Config{Observer: n.observer()}})
+		change := func(reason string, until time.Time) {
+			t.Helper()
+			if err := r.store.SetPause(t.Context(), control.Pause{Kind: control.Consumer, Name: "stock/*", Reason: reason, Until: until}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		change("stock is counted", time.Time{})
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			r.consume(msg(0))
+		}()
+		time.Sleep(5 * time.Second)
+		n.want(t, `stock/reserve paused true "stock is counted"`)
+		change("stock is counted again", time.Time{})
+		time.Sleep(5 * time.Second)
+		n.want(t, `stock/reserve paused true "stock is counted again"`)
+		change("stock is counted again", time.Now().Add(10*time.Second))
+		time.Sleep(5 * time.Second)
+		n.want(t, `stock/reserve paused true "stock is counted again"`)
+		<-done
+		n.want(t, `stock/reserve paused false ""`)
+	})
+}
+
 func TestObserverIsToldOfAStalledDatabaseOnceAMinute(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -170,6 +201,33 @@ func TestObserverIsToldOfAStalledDatabaseOnceAMinute(t *testing.T) {
 		r.consume(msg(2))
 		n.want(t, `stock/reserve stalled false ""`)
 	})
+}
+
+func TestEndOfAStallIsToldAfterTheStall(t *testing.T) {
+	t.Parallel()
+	told := make(chan bool, 2)
+	r := newRig(t, setup{config: consumer.Config{Observer: consumer.Observer{OnStalled: func(s consumer.StallNotice) { told <- s.Stalled }}}})
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+				r.handler.Works()
+			}
+		}
+	})
+	for n, begun := 0, time.Now(); time.Since(begun) < 2*time.Second; n++ {
+		r.handler.Stalled()
+		if first, second := <-told, <-told; !first || second {
+			t.Errorf("outage %d: the end was told of before the beginning", n)
+			break
+		}
+	}
+	close(stop)
+	wg.Wait()
 }
 
 func TestObserverThatPanicsOrIsSlowHoldsUpNoMessage(t *testing.T) {

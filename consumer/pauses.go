@@ -90,7 +90,7 @@ type permits[TX any] struct {
 
 	limit limit
 
-	paused atomic.Bool // as reported; changed with mu
+	paused atomic.Pointer[control.Pause] // as reported, nil without a pause; changed with mu
 	mu     sync.Mutex
 	read   time.Time // when the pauses were read that paused tells of
 }
@@ -108,20 +108,28 @@ func (pm *permits[TX]) pause(ctx context.Context) (*control.Pause, error) {
 			break
 		}
 	}
-	if pm.paused.Load() != (pause != nil) {
+	if !samePause(pm.paused.Load(), pause) {
 		pm.changed(ctx, read.at, pause)
 	}
 	return pause, nil
 }
 
-// changed reports that the consumer is paused, or goes on.
+// samePause tells whether two pauses, or none, tell an operator the same.
+func samePause(a, b *control.Pause) bool {
+	if a == nil || b == nil || a == b {
+		return a == b
+	}
+	return a.Name == b.Name && a.Reason == b.Reason && a.By == b.By && a.Until.Equal(b.Until)
+}
+
+// changed reports that the consumer is paused, by a changed pause, or goes on.
 func (pm *permits[TX]) changed(ctx context.Context, read time.Time, pause *control.Pause) {
 	pm.mu.Lock()
 	defer pm.mu.Unlock()
-	if pm.paused.Load() == (pause != nil) || read.Before(pm.read) { // another goroutine has reported
+	if samePause(pm.paused.Load(), pause) || read.Before(pm.read) { // another goroutine has reported
 		return
 	}
-	pm.paused.Store(pause != nil)
+	pm.paused.Store(pause)
 	pm.read = read
 	pm.notifyPaused(pause)
 	if pause == nil {
