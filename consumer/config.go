@@ -290,26 +290,15 @@ func (c HandlerConfig) withDefaults() (HandlerConfig, error) {
 	if c.Isolation > isolationLevels {
 		p.Addf("Isolation: %d is not an isolation level", c.Isolation)
 	}
-	if c.Optimistic && c.Group.Size > 1 {
-		p.Addf("Optimistic: does not go with a Group.Size of %d", c.Group.Size)
-	}
-	if c.StoreFirst && c.Optimistic {
-		p.Addf("StoreFirst: does not go with Optimistic, since no delivered message is handled")
-	}
-	if c.StoreFirst && c.Group.Size > 1 {
-		p.Addf("StoreFirst: does not go with a Group.Size of %d, since parked messages are in no group", c.Group.Size)
-	}
+	c.checkWay(&p)
 	if c.Topic != "" {
 		p.Text("Topic", c.Topic, field.MaxKey)
 	}
 	if c.Group.Size <= 1 && (c.Group.Wait != 0 || c.Group.Concurrency != 0) {
 		p.Addf("Group.Size: is needed for Group.Wait and Group.Concurrency")
 	}
-	if c.MaxPerSecond < 0 || math.IsNaN(c.MaxPerSecond) || math.IsInf(c.MaxPerSecond, 0) {
-		p.Addf("MaxPerSecond: %v is not a rate", c.MaxPerSecond)
-	}
-	if c.MaxPerSecond > maxRate && !math.IsInf(c.MaxPerSecond, 1) {
-		p.Addf("MaxPerSecond: %v is more than %v", c.MaxPerSecond, float64(maxRate))
+	if c.MaxPerSecond < 0 || c.MaxPerSecond > maxRate || math.IsNaN(c.MaxPerSecond) {
+		p.Addf("MaxPerSecond: %v is not between 0 and %v", c.MaxPerSecond, float64(maxRate))
 	}
 	p.Number("Group.Size", &c.Group.Size, 1)
 	p.Duration("Group.Wait", &c.Group.Wait, 0)
@@ -332,4 +321,17 @@ func (c HandlerConfig) withDefaults() (HandlerConfig, error) {
 	}
 	p.Number("Parked.Concurrency", &c.Parked.Concurrency, concurrency)
 	return c, p.Err()
+}
+
+// checkWay adds the ways of handling that do not go together.
+func (c *HandlerConfig) checkWay(p *field.Problems) {
+	if c.Optimistic && c.Group.Size > 1 {
+		p.Addf("Optimistic: does not go with a Group.Size of %d", c.Group.Size)
+	}
+	if c.StoreFirst && c.Optimistic {
+		p.Addf("StoreFirst: does not go with Optimistic, since no delivered message is handled")
+	}
+	if c.StoreFirst && c.Group.Size > 1 {
+		p.Addf("StoreFirst: does not go with a Group.Size of %d, since parked messages are in no group", c.Group.Size)
+	}
 }

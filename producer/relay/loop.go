@@ -157,7 +157,7 @@ func (l *relayLoop) step(work context.Context) (wait time.Duration, stopped bool
 	}
 	c.Advance(now)
 	calls, sends, notes := c.Flush()
-	l.observe(c.Notices()) //nolint:contextcheck // observers outlive the step
+	l.observe(c.Notices())
 	for i := range l.until {
 		l.until[i].Store(int64(c.Until(i)))
 	}
