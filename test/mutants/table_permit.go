@@ -150,8 +150,8 @@ var permitting = []Mutant{
 		Name: "negative-limit-taken", Guarantee: "G7",
 		Broken: "A limit that is no number is taken.",
 		File:   "consumer/config.go",
-		Old:    `math.IsNaN(c.MaxPerSecond) || `,
-		New:    ``,
+		Old:    `c.MaxPerSecond > maxRate || math.IsNaN(c.MaxPerSecond)`,
+		New:    `c.MaxPerSecond > maxRate || math.IsNaN(0)`,
 		Test:   Test{"consumer", "TestBadLimitsAreRefused"},
 	},
 	{
