@@ -44,7 +44,7 @@ type revisit struct {
 	urgent    int           // number of laps to go without a pause
 	turns     bool          // events of stalled routes have their turns in this lap
 	fruitful  bool          // this lap has brought an event into memory
-	barren    bool          // the last lap has not
+	starvedAt time.Duration // no lap for a limited route begins before
 	notBefore time.Duration // no lap begins before, unless it is urgent and gives no turns
 }
 
@@ -169,7 +169,7 @@ func (b *revisit) begin(sh *shardState) bool {
 func (b *revisit) end() {
 	b.ahead, b.behind, b.inherited = b.behind, nil, nil
 	b.first, b.next = b.next, 0
-	b.active, b.whole, b.barren = false, false, !b.fruitful
+	b.active, b.whole = false, false
 	b.urgent = max(b.urgent-1, 0)
 	if b.none() {
 		b.urgent = 0
@@ -243,9 +243,13 @@ func (lp *laps) wanted() (urgent, calm []*shardState) {
 // limited route with few events left in memory. It need not wait, unless the lap before was in vain.
 func (lp *laps) wants(sh *shardState, needed, starved bool) bool {
 	b := &sh.back
-	if b.urgent == 0 && !b.active && (!starved || b.barren) && lp.now < b.notBefore {
-		if needed || starved {
-			lp.at(b.notBefore)
+	from := b.notBefore
+	if starved {
+		from = b.starvedAt
+	}
+	if b.urgent == 0 && !b.active && lp.now < from {
+		if needed {
+			lp.at(from)
 		}
 		return false
 	}
@@ -349,8 +353,12 @@ func (lp *laps) take(cl *Call) {
 			continue
 		}
 		sh.back.end()
-		if sh.back.turns || sh.back.barren {
-			sh.back.notBefore = lp.now + lp.limits.sweep/revisitPause
+		pause := lp.limits.sweep / revisitPause
+		if sh.back.turns {
+			sh.back.notBefore = lp.now + pause
+		}
+		if !sh.back.fruitful {
+			sh.back.starvedAt = lp.now + pause
 		}
 		lp.lapEnded(sh)
 	}

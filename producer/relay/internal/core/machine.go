@@ -281,7 +281,7 @@ func (c *Machine) Advance(now time.Duration) {
 	c.rates.plan()
 	c.reader.plan()
 	if c.once && !c.stopping && c.quiescent() {
-		c.report.Left = c.keys.buffered
+		c.report.Left = c.keys.buffered + c.pauses.left
 		c.Stop(now)
 	}
 	c.leases.plan()

@@ -26,6 +26,7 @@ type pauses struct {
 	took  time.Duration // the last read
 
 	skippedIn uint64        // shards, as bits, with skipped events of paused routes
+	left      int           // events of paused routes that were read and left in the database
 	problem   string        // of the last read
 	heldAt    time.Duration // since when events wait for the list; 0: none does
 	toldAt    time.Duration

@@ -56,6 +56,9 @@ func (t turn[P]) ended(in int, whole, over bool) turn[P] {
 func (rs *routes) admit(r *route, sh *shardState, seq int64, lap bool) bool {
 	switch {
 	case r.pause != nil: // it has no probes
+		if !lap {
+			rs.pauses.left++
+		}
 		return false
 	case r.limit != nil && !r.stalled():
 		return rs.rates.admits(r.limit, sh, lap)
@@ -301,6 +304,9 @@ func (rs *routes) giveTurnBack(e *Entry) {
 // evict skips an event that was read already and waits, with all later events of its key.
 func (rs *routes) evict(e *Entry) {
 	sh, l, r := e.shard, e.line, e.route
+	if r.pause != nil {
+		rs.pauses.left++
+	}
 	switch {
 	case e.parked:
 		rs.due.skipped++
