@@ -24,7 +24,7 @@ var controlling = []Mutant{
 		File:   "producer/relay/internal/core/dispatcher.go",
 		Old:    `		case r.pause != nil, r.inflight > 0:`,
 		New:    `		case r.inflight > 0:`,
-		Test:   Test{"producer/relay/internal/core", "TestPauseOfARouteThatTakesNothing"},
+		Test:   Test{"producer/relay/internal/core", "TestEventsThatComeBackToAPausedRouteWait"},
 	},
 	{
 		Name: "tokens-are-not-spent", Guarantee: "G5",

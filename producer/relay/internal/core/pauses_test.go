@@ -240,6 +240,32 @@ func TestParkedEventsOfAPausedTopicWait(t *testing.T) {
 	r.drained()
 }
 
+func TestEventsThatComeBackToAPausedRouteWait(t *testing.T) {
+	t.Parallel()
+	for _, outcome := range []transport.Outcome{transport.Refused, transport.Unavailable} {
+		r := newRig(t)
+		r.broker = on("a", outcome)
+		for i := range 40 {
+			r.store.Add("a", fmt.Sprint("k", i))
+		}
+		rel := r.start(Options{})
+		rel.mute = func(s rigSend) bool { return s.topic == "a" }
+		r.produce(time.Second, 100*time.Millisecond, "b")
+		r.pause(control.Pause{Kind: control.Topic, Name: "a"})
+		r.produce(2*time.Second, 100*time.Millisecond, "b")
+		rel.free() // the answers come when the topic is paused
+		since := r.now + 1
+		r.produce(30*time.Second, 100*time.Millisecond, "b")
+		if n := r.sentOf("a", since); n != 0 {
+			t.Errorf("%v: %d events of the paused topic were sent", outcome, n)
+		}
+		r.broker = confirmAll
+		r.resume(control.Topic, "a")
+		r.run(10 * time.Second)
+		r.drained()
+	}
+}
+
 func TestIdleRelayReadsNoPauses(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
