@@ -1,0 +1,79 @@
+package inbox
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// AppliedState is the state of a message whose handler has committed, for a search. A parked message
+// is [Retrying], [Following], [Dead], [TooOldState], [AlteredState] or [Discarded]. The state of a
+// message with an unfinished effect is "effect_" and the [EffectState].
+const AppliedState State = "applied"
+
+// Searcher is an optional part of a [Store] that finds messages in any state, for operators. The
+// stores of this library have it.
+type Searcher interface {
+	// SearchMessages reads messages in one snapshot, without a lock. Parked messages come by descending
+	// Seq, then applied messages by descending time. Dispatch IDs and all states of parked messages are
+	// found through indexes. A search without dispatch IDs looks at no more than q.Scan applied
+	// messages.
+	SearchMessages(ctx context.Context, q Query) (Results, error)
+}
+
+// Query selects messages in any state. Zero fields select all.
+type Query struct {
+	// IDs are dispatch IDs.
+	IDs []uuid.UUID
+	// From and To bound the dispatch ID, From ≤ ID ≤ To, so that they select by its first digits. Both
+	// are zero, or neither.
+	From, To uuid.UUID
+	// Consumer is the name of a consumer.
+	Consumer string
+	// States are the states of the messages.
+	States []State
+	// Topic and Key are compared exactly. An applied message has neither, and is not selected by them.
+	Topic, Key string
+	// Error is a part of the last error, compared case-sensitively and without wildcards.
+	Error string
+	// Since and Until bound the time of parking or applying: Since ≤ time < Until.
+	Since, Until time.Time
+	// Limit bounds the number of messages. Defaults to 100.
+	Limit int
+	// Scan bounds the number of applied messages that are looked at. Defaults to 20,000.
+	Scan int
+	// Content reads metadata and payloads of parked messages as well; otherwise they are nil.
+	Content bool
+}
+
+// Results is the result of one search.
+type Results struct {
+	Messages []Found
+	// More tells that Limit or Scan has ended the search.
+	More bool
+}
+
+// Found is a message of a consumer with what became of it.
+type Found struct {
+	// Message has only ID, Digest and Stamp if the message is applied.
+	Message
+	Consumer string
+	State    State
+	// Why says in words why the message is in its state, for example "waits for message 4b9d2a51-… of its key".
+	Why string
+	// Seq is the number of a parked message, or 0.
+	Seq int64
+	// WaitsFor is the dispatch ID of the earlier message of the key that the message waits for, or
+	// uuid.Nil.
+	WaitsFor uuid.UUID
+	// Attempts is the number of failed attempts.
+	Attempts int
+	// Since is when the message was applied or parked.
+	Since time.Time
+	// NextAttemptAt is when a retrying message is handled again, or zero.
+	NextAttemptAt time.Time
+	LastError     string
+	// Reason is why the message was discarded.
+	Reason string
+}
