@@ -20,6 +20,22 @@ type Searcher interface {
 	// found through indexes. A search without dispatch IDs looks at no more than q.Scan applied
 	// messages.
 	SearchMessages(ctx context.Context, q Query) (Results, error)
+	// MessageCauses counts the parked messages that f selects by consumer, state, topic and last error,
+	// the most frequent first. f.Limit bounds the number of causes, and f.After is ignored.
+	MessageCauses(ctx context.Context, f Filter) ([]Cause, error)
+}
+
+// Cause is what parked messages have in common.
+type Cause struct {
+	Consumer string
+	State    State
+	Topic    string
+	Error    string
+	Count    int64
+	// First and Last are when the first and the last of the messages were parked.
+	First, Last time.Time
+	// Example is the dispatch ID of one of the messages.
+	Example uuid.UUID
 }
 
 // Query selects messages in any state. Zero fields select all.

@@ -26,6 +26,21 @@ type Searcher interface {
 	// event, so a search looks at no more than q.Scan events, and says in [Results.Before] where the
 	// next search goes on.
 	Search(ctx context.Context, q Query) (Results, error)
+	// Causes counts the parked events that f selects by state, topic and last error, the most frequent
+	// first. f.Limit bounds the number of causes, and f.After is ignored.
+	Causes(ctx context.Context, f Filter) ([]Cause, error)
+}
+
+// Cause is what parked events have in common.
+type Cause struct {
+	State State
+	Topic string
+	Error string
+	Count int64
+	// First and Last are when the first and the last of the events were parked.
+	First, Last time.Time
+	// Example is the dispatch ID of one of the events.
+	Example uuid.UUID
 }
 
 // Query selects events in any state. Zero fields select all.
