@@ -23,8 +23,8 @@ NORACE := -gcflags=modernc.org/sqlite/lib=-race=false -gcflags=modernc.org/libc=
 
 RACE := -race $(NORACE) -vet=off -ldflags=-w -count=1 -timeout=15m
 
-# The tests of PKGS, which may be of the module test; with those of the other modules if these are all.
-TESTS = $(if $(filter ./...,$(PKGS)),.ci/test )$(GO) $(if $(filter ./test/%,$(PKGS)),-C test )test $(RACE) $(patsubst ./test/%,./%,$(PKGS))
+# The tests of PKGS, which may be of the module test or the command; with those of the other modules if these are all.
+TESTS = $(if $(filter ./...,$(PKGS)),.ci/test )$(GO) $(if $(filter ./test/%,$(PKGS)),-C test )$(if $(filter ./cmd/boxpair,$(PKGS)),-C cmd/boxpair )test $(RACE) $(patsubst ./cmd/boxpair,.,$(patsubst ./test/%,./%,$(PKGS)))
 
 .DEFAULT_GOAL := help
 
@@ -158,6 +158,7 @@ lint: $(GOLANGCI) ## golangci-lint (vet is one of its linters), the package grap
 	cd bench && $(GOLANGCI) run ./...
 	cd examples/gorm && $(GOLANGCI) run ./...
 	cd telemetry && $(GOLANGCI) run ./...
+	cd cmd/boxpair && $(GOLANGCI) run ./...
 
 .PHONY: fmt
 fmt: $(GOLANGCI) ## format the code
@@ -170,6 +171,7 @@ tidy-check: ## fail if go.mod or go.sum is not tidy
 	$(GO) -C bench mod tidy -diff
 	$(GO) -C examples/gorm mod tidy -diff
 	$(GO) -C telemetry mod tidy -diff
+	$(GO) -C cmd/boxpair mod tidy -diff
 
 .PHONY: ci
 ci: ## what the CI runs

@@ -320,7 +320,7 @@ func (i *Inbox[TX]) reportOrphans(ctx context.Context) {
 	})
 	if len(names) > 0 {
 		i.log.WarnContext(ctx, "messages are parked of consumers that have no handler in this process, as after a handler was renamed, or before the router has started: "+
-			"give it its old name back, or look at them and discard them (boxpair deadletters -consumer)", "service", i.cfg.Service, "consumers", names)
+			"give it its old name back, or look at them and discard them (boxpair dead --consumer)", "service", i.cfg.Service, "consumers", names)
 	}
 }
 

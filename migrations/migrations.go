@@ -27,7 +27,7 @@ var (
 	// know.
 	ErrNewer = errors.New("database was migrated by a newer version")
 	// ErrMissing is wrapped if a database lacks migrations that this version of the library needs.
-	ErrMissing = errors.New("migrations are missing: run \"boxpair migrate\", or call Migrate")
+	ErrMissing = errors.New("migrations are missing: run \"boxpair migrate up\", or call Migrate")
 )
 
 // Migration is one step from one state of the tables to the next.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"os/user"
 	"strings"
 	"time"
 
@@ -57,6 +58,17 @@ func parseTarget(text string) (target, error) {
 	conn.RuntimeParams["application_name"] = "boxpair"
 	t.name = fmt.Sprintf("%s:%d/%s", conn.Host, conn.Port, conn.Database)
 	return t, nil
+}
+
+// user is the name of the operator as the database knows it, or the name of the process's user.
+func (t *target) user() string {
+	if t.pool != nil {
+		return t.pool.ConnConfig.User
+	}
+	if u, err := user.Current(); err == nil {
+		return u.Username
+	}
+	return ""
 }
 
 func parseSQLite(path string) (target, error) {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"os"
 	"slices"
 	"strings"
@@ -13,7 +12,7 @@ import (
 // BOXPAIR_WRITE_DOCS=1 writes it.
 func TestEverySettingIsDocumented(t *testing.T) {
 	t.Parallel()
-	const path, begin = "../../docs/configuration.md", "<!-- settings, written by go test ./cmd/boxpair with BOXPAIR_WRITE_DOCS=1 -->\n"
+	const path, begin = "../../docs/configuration.md", "<!-- settings, written by go -C cmd/boxpair test . with BOXPAIR_WRITE_DOCS=1 -->\n"
 	text, err := os.ReadFile(path)
 	ok(t, err)
 	before, old, found := strings.Cut(string(text), begin)
@@ -37,10 +36,9 @@ func documentedSettings() string {
 	of := make(map[string][]string) // the commands that have a row
 	var rows []string
 	for i := range commands {
-		s := newSettings(&process{stderr: io.Discard, getenv: func(string) string { return "" }})
-		commands[i].define(s)
+		s := documented(&commands[i])
 		for _, setting := range s.list {
-			flag := strings.TrimSpace("-" + setting.flag + " " + setting.value)
+			flag := strings.TrimSpace("--" + setting.flag + " " + setting.value)
 			if setting.env != "BOXPAIR_"+strings.ToUpper(strings.ReplaceAll(setting.flag, "-", "_")) {
 				flag += "`, `" + setting.env
 			}

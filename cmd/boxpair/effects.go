@@ -5,9 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/google/uuid"
@@ -28,17 +26,19 @@ type ledger interface {
 
 // entries holds the settings of the commands about effects.
 type entries struct {
-	selection // its filter is not used
+	databases
+	display
+	change
 
-	chosen         inbox.EffectFilter
-	reason, result string
-	asJSON         bool
+	chosen inbox.EffectFilter
+	ids    []idRange
+	result string
 }
 
 // effectCommand returns a command about effects outside the database.
 func effectCommand(verb, summary, details string, more func(e *entries, s *settings), run func(ctx context.Context, e *entries, p *process) error) command {
 	return command{
-		name: effectsName + " " + verb, summary: summary, details: details,
+		name: effectsName + " " + verb, summary: summary, details: details, group: changing,
 		define: func(s *settings) func(context.Context, *process) (int, error) {
 			e := &entries{}
 			e.define(s)
@@ -61,36 +61,36 @@ func effectCommand(verb, summary, details string, more func(e *entries, s *setti
 var effectCommands = []command{
 	effectCommand("list", "show effects outside the database that wait for an operator",
 		`Lists uncertain effects, which may have been carried out, and dead effects, which were not carried out or could not be finished.
--state, -effect and -id select others. Intents and results are not shown.
+--state, --effect and --id select others. Intents and results are not shown.
 
-    boxpair effects list -inbox postgres://operator@payments/payments -consumer payments/charge`, selectEffects, listEffects),
+    boxpair effects list --inbox postgres://operator@payments/payments --consumer payments/charge`, selectEffects, listEffects),
 	effectCommand("show", "show effects with all their attempts",
-		`Shows the effects of the given -effect or -id, in any state, with their attempts and the changes by operators.
+		`Shows the effects of the given --effect or --id, in any state, with their attempts and the changes by operators.
 
-    boxpair effects show -inbox postgres://operator@payments/payments -effect 4b9d2a51-…`, selectEffects, showEffects),
+    boxpair effects show --inbox postgres://operator@payments/payments --effect 4b9d2a51-…`, selectEffects, showEffects),
 	effectCommand("resolve", "record that an effect was carried out, with its result",
-		`For an effect that the other side has carried out under the key -effect. A process of the consumer finishes the effect with -result,
+		`For an effect that the other side has carried out under the key --effect. A process of the consumer finishes the effect with --result,
 and does not call the other side again. The effect must be uncertain, or dead without a result.
 
-    boxpair effects resolve -inbox postgres://operator@payments/payments -effect 4b9d2a51-… -result '{"number":"42"}' -reason "provider's list"`,
+    boxpair effects resolve --inbox postgres://operator@payments/payments --effect 4b9d2a51-… --result '{"number":"42"}' --reason "provider's list"`,
 		func(e *entries, s *settings) {
 			s.text(&e.result, "result", "JSON", "the result as the service stores it, at most 1 MiB; null for no result. Required.")
 			reasonOf(e, s)
 		}, resolveEffect),
 	effectCommand("redrive", "try dead or uncertain effects again, under the same keys",
 		`For effects that the other side has not carried out, or carries out once per key. A process of the consumer tries the effects of
--effect, -id or -state again. The command prints the dispatch IDs of at most -limit effects.
+--effect, --id or --state again. The command prints the dispatch IDs of at most --limit effects.
 
-    boxpair effects redrive -inbox postgres://operator@payments/payments -effect 4b9d2a51-… -reason "provider does not know it"`,
+    boxpair effects redrive --inbox postgres://operator@payments/payments --effect 4b9d2a51-… --reason "provider does not know it"`,
 		func(e *entries, s *settings) {
 			selectEffects(e, s)
 			reasonOf(e, s)
 		}, redriveEffects),
 	effectCommand("discard", "give up effects, with a reason",
-		`Gives up the effects of -effect, -id or -state, except for effects that are being carried out, keeps the reason, and prints the dispatch IDs
-of at most -limit effects.
+		`Gives up the effects of --effect, --id or --state, except for effects that are being carried out, keeps the reason, and prints the dispatch IDs
+of at most --limit effects.
 
-    boxpair effects discard -inbox postgres://operator@payments/payments -effect 4b9d2a51-… -reason "refunded by hand"`,
+    boxpair effects discard --inbox postgres://operator@payments/payments --effect 4b9d2a51-… --reason "refunded by hand"`,
 		func(e *entries, s *settings) {
 			selectEffects(e, s)
 			reasonOf(e, s)
@@ -98,16 +98,15 @@ of at most -limit effects.
 }
 
 func (e *entries) define(s *settings) {
-	s.urls(&e.inboxes, "inbox", "the database of the effects' consumer.")
+	e.databases.define(s, "", "the database of the effects' consumer.")
 	s.add("effect", envOf("effect"), "UUID", "the idempotency key of an effect. May be given several times, except for resolve.", true, idsTo(&e.chosen.Keys))
-	s.on(&e.asJSON, "json", "print one JSON object instead of a table.")
-	e.places.define(s)
+	e.display.define(s)
 }
 
 // selectEffects declares the settings that select effects by other than their keys.
 func selectEffects(e *entries, s *settings) {
 	f := &e.chosen
-	s.add("id", envOf("id"), "UUID", "the dispatch ID of an effect's message. May be given several times.", true, idsTo(&f.IDs))
+	s.add("id", envOf("id"), "ID", "the dispatch ID of an effect's message, or its first eight digits or more. May be given several times.", true, rangesTo(&e.ids))
 	s.add("state", envOf("state"), "STATE,…", "pending, doing, answered, uncertain, dead, done or discarded.", false, func(text string) error {
 		for name := range strings.SplitSeq(text, ",") {
 			state := inbox.EffectState(strings.TrimSpace(name))
@@ -128,7 +127,7 @@ func selectEffects(e *entries, s *settings) {
 }
 
 func reasonOf(e *entries, s *settings) {
-	s.text(&e.reason, "reason", "TEXT", "the reason, in at most 1 KiB: the answer of the other side. Required.")
+	e.defineReason(s, "the reason, in at most 1 KiB: the answer of the other side. Required.")
 }
 
 func idsTo(list *[]uuid.UUID) func(text string) error {
@@ -145,23 +144,33 @@ func idsTo(list *[]uuid.UUID) func(text string) error {
 // check checks the settings against each other.
 func (e *entries) check() error {
 	if len(e.inboxes) != 1 {
-		return fmt.Errorf("-inbox (or %s_URL): want exactly one, got %d", envOf("inbox"), len(e.inboxes))
+		return fmt.Errorf("--inbox (or %s_URL): want exactly one, got %d", envOf("inbox"), len(e.inboxes))
 	}
 	return nil
+}
+
+// with calls do for the database, with the dispatch IDs of the selection found there.
+func (e *entries) with(ctx context.Context, do func(s *operators) error) error {
+	return e.each(ctx, false, func(s *operators) (err error) {
+		if e.chosen.IDs, err = s.resolve(ctx, e.ids); err != nil {
+			return err
+		}
+		return do(s)
+	})
 }
 
 // named refuses a selection without keys, IDs and states, since an uncertain effect may have been
 // carried out.
 func (e *entries) named() error {
-	if len(e.chosen.Keys)+len(e.chosen.IDs)+len(e.chosen.States) == 0 {
-		return errors.New("-effect: is missing: name keys, dispatch IDs (-id) or states (-state)")
+	if len(e.chosen.Keys)+len(e.ids)+len(e.chosen.States) == 0 {
+		return errors.New("--effect: is missing: name keys, dispatch IDs (--id) or states (--state)")
 	}
 	return nil
 }
 
 func listEffects(ctx context.Context, e *entries, p *process) error {
 	f := &e.chosen
-	if len(f.States)+len(f.Keys)+len(f.IDs) == 0 {
+	if len(f.States)+len(f.Keys)+len(e.ids) == 0 {
 		f.States = []inbox.EffectState{inbox.EffectUncertain, inbox.EffectDead}
 	}
 	return e.with(ctx, func(s *operators) error {
@@ -169,13 +178,13 @@ func listEffects(ctx context.Context, e *entries, p *process) error {
 		if err != nil {
 			return err
 		}
-		return e.print(p.stdout, list)
+		return e.print(p, list)
 	})
 }
 
 func showEffects(ctx context.Context, e *entries, p *process) error {
-	if len(e.chosen.Keys)+len(e.chosen.IDs) == 0 {
-		return errors.New("-effect: is missing: name keys or dispatch IDs (-id)")
+	if len(e.chosen.Keys)+len(e.ids) == 0 {
+		return errors.New("--effect: is missing: name keys or dispatch IDs (--id)")
 	}
 	return e.with(ctx, func(s *operators) error {
 		list, err := e.read(ctx, s)
@@ -190,29 +199,29 @@ func showEffects(ctx context.Context, e *entries, p *process) error {
 				return err
 			}
 		}
-		return e.print(p.stdout, list)
+		return e.print(p, list)
 	})
 }
 
 func resolveEffect(ctx context.Context, e *entries, p *process) error {
 	var errs []error
 	if len(e.chosen.Keys) != 1 {
-		errs = append(errs, fmt.Errorf("-effect: exactly one key is required, got %d", len(e.chosen.Keys)))
+		errs = append(errs, fmt.Errorf("--effect: exactly one key is required, got %d", len(e.chosen.Keys)))
 	}
 	switch {
 	case e.result == "":
-		errs = append(errs, errors.New("-result: is missing"))
+		errs = append(errs, errors.New("--result: is missing"))
 	case len(e.result) > maxResult:
-		errs = append(errs, fmt.Errorf("-result: has %d bytes, more than %d", len(e.result), maxResult))
+		errs = append(errs, fmt.Errorf("--result: has %d bytes, more than %d", len(e.result), maxResult))
 	case !json.Valid([]byte(e.result)):
-		errs = append(errs, errors.New("-result: is not valid JSON"))
+		errs = append(errs, errors.New("--result: is not valid JSON"))
 	}
-	if err := errors.Join(append(errs, because(e.reason))...); err != nil {
+	if err := errors.Join(append(errs, e.because())...); err != nil {
 		return err
 	}
 	return e.with(ctx, func(s *operators) error {
 		ids, err := s.effects.ChangeEffects(ctx, e.chosen, inbox.EffectChange{
-			State: inbox.EffectAnswered, Result: []byte(e.result), Reason: e.reason,
+			State: inbox.EffectAnswered, Result: []byte(e.result), Reason: e.attributed(s),
 		})
 		if err == nil && len(ids) == 0 {
 			return e.unresolved(ctx, s)
@@ -228,28 +237,28 @@ func (e *entries) unresolved(ctx context.Context, s *operators) error {
 	case err != nil:
 		return err
 	case len(list) == 0:
-		return errors.New("-effect: no effect has this key")
+		return errors.New("--effect: no effect has this key")
 	case list[0].HasResult:
-		return fmt.Errorf("-effect: the effect is %s, and its result is known: redrive or discard it", list[0].State)
+		return fmt.Errorf("--effect: the effect is %s, and its result is known: redrive or discard it", list[0].State)
 	}
-	return fmt.Errorf("-effect: the effect is %s: only uncertain effects, and dead effects without a result, can be resolved", list[0].State)
+	return fmt.Errorf("--effect: the effect is %s: only uncertain effects, and dead effects without a result, can be resolved", list[0].State)
 }
 
 func redriveEffects(ctx context.Context, e *entries, p *process) error {
-	return e.change(ctx, p, inbox.EffectPending)
+	return e.alter(ctx, p, inbox.EffectPending)
 }
 
 func discardEffects(ctx context.Context, e *entries, p *process) error {
-	return e.change(ctx, p, inbox.EffectDiscarded)
+	return e.alter(ctx, p, inbox.EffectDiscarded)
 }
 
-// change sets the selected effects to be tried again, or gives them up.
-func (e *entries) change(ctx context.Context, p *process, to inbox.EffectState) error {
-	if err := errors.Join(e.named(), because(e.reason)); err != nil {
+// alter sets the selected effects to be tried again, or gives them up.
+func (e *entries) alter(ctx context.Context, p *process, to inbox.EffectState) error {
+	if err := errors.Join(e.named(), e.because()); err != nil {
 		return err
 	}
 	return e.with(ctx, func(s *operators) error {
-		ids, err := s.effects.ChangeEffects(ctx, e.chosen, inbox.EffectChange{State: to, Reason: e.reason})
+		ids, err := s.effects.ChangeEffects(ctx, e.chosen, inbox.EffectChange{State: to, Reason: e.attributed(s)})
 		return errors.Join(e.printIDs(p.stdout, ids), err)
 	})
 }
@@ -289,12 +298,16 @@ func (e *entries) read(ctx context.Context, s *operators) ([]entry, error) {
 	return list, err
 }
 
-func (e *entries) print(out io.Writer, list []entry) error {
-	if e.asJSON {
-		return json.NewEncoder(out).Encode(map[string][]entry{"effects": list})
+func (e *entries) print(p *process, list []entry) error {
+	if e.json() {
+		return e.encode(p.stdout, map[string][]entry{"effects": list})
 	}
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprint(w, "effect\tid\tstate\tattempts\tsince\ttopic\tkey\tconsumer\tlast error\n")
+	if len(list) == 0 {
+		fmt.Fprintln(p.stderr, "nothing matches the filter")
+		return nil
+	}
+	g := e.grid(p, column{head: "effect"}, column{head: "message", wide: true}, column{head: "state"}, column{head: "attempts", number: true}, column{head: "since"},
+		column{head: "topic", flexible: true}, column{head: "key", flexible: true}, column{head: "consumer", flexible: true}, column{head: "last error", flexible: true})
 	for i := range list {
 		r := &list[i]
 		why, state := r.LastError, r.State
@@ -304,15 +317,10 @@ func (e *entries) print(out io.Writer, list []entry) error {
 		if r.State == string(inbox.EffectDead) && r.HasResult {
 			state += " (carried out)"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\n", r.Key, r.ID, state, r.Attempts, instant(r.PreparedAt, "-"),
-			plain(r.Topic), plain(r.OrderKey), plain(r.Consumer), plain(why))
+		g.add(r.Key, r.ID, state, r.Attempts, e.when(r.PreparedAt), r.Topic, r.OrderKey, r.Consumer, why)
 		for _, h := range r.History {
-			fmt.Fprintf(w, "\t\t%s\t\t%s\t\t\t\t%s\n", plain(h.Outcome), instant(h.At, "-"), plain(h.Error))
+			g.add("", "", h.Outcome, "", e.when(h.At), "", "", "", h.Error)
 		}
 	}
-	return w.Flush()
-}
-
-func (e *entries) printIDs(out io.Writer, ids []uuid.UUID) error {
-	return (&letters{asJSON: e.asJSON}).printIDs(out, ids)
+	return g.print(p.stdout)
 }

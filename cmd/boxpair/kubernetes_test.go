@@ -91,7 +91,7 @@ func TestManifestOfKubernetesFitsTheRelay(t *testing.T) {
 			t.Errorf("%s: there is no secret %+v", e.Name, ref)
 		}
 	}
-	s := newSettings(&process{stderr: io.Discard, getenv: func(name string) string { return env[name] }})
+	s := newSettings(&process{stderr: io.Discard, getenv: func(name string) string { return env[name] }}, &secrets{})
 	r := settingsOfRelay(t, s, c.Args)
 	for name := range env {
 		if !slices.ContainsFunc(s.list, func(s setting) bool { return s.env == name }) {
@@ -122,8 +122,8 @@ func settingsOfRelay(t *testing.T, s *settings, args []string) *relaying {
 		t.Fatalf("the command is %q", args)
 	}
 	r := newRelaying(s)
-	_, err := s.parse(args[1:])
-	ok(t, err)
+	ok(t, s.flags.Parse(args[1:]))
+	ok(t, s.complete())
 	return r
 }
 

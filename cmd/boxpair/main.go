@@ -9,6 +9,10 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"golang.org/x/term"
 )
 
 // The exit statuses.
@@ -20,9 +24,13 @@ const (
 
 // process holds the parts of the process that a command uses.
 type process struct {
+	stdin          io.Reader
 	stdout, stderr io.Writer
 	getenv         func(string) string
 	environ        func() []string // like os.Environ; nil: unknown variables are not looked for
+	home           string          // the directory of the default configuration file; "" for none
+	width          int             // of the terminal that stdout is, or 0
+	asks           bool            // stdin and stderr are terminals, so an operator can confirm
 }
 
 // command is a subcommand. define declares the command's settings, which are then read from flags,
@@ -30,15 +38,42 @@ type process struct {
 // an error, which is printed.
 type command struct {
 	name, summary, details string
+	group                  string // one of groups
 	define                 func(s *settings) func(ctx context.Context, p *process) (int, error)
 }
 
-// commands are all subcommands, in the order of the help.
-var commands = slices.Concat([]command{relayCommand, status}, pauseCommands, letterCommands, effectCommands, []command{verify, migrate, version})
+// The groups of commands in the help.
+const (
+	looking  = "Look:"
+	changing = "Change:"
+	running  = "Run:"
+	setUp    = "Set up:"
+)
+
+// commands are all subcommands with settings, in the order of the help.
+var commands = slices.Concat(
+	[]command{status},
+	pauseCommands, letterCommands, effectCommands,
+	[]command{relayCommand},
+	[]command{verify},
+	migrateCommands, []command{version},
+)
+
+// families are the commands that only have subcommands.
+var families = map[string]command{
+	deadLetters: {summary: "list, redrive and discard dead events and messages", group: changing},
+	effectsName: {summary: "list and settle effects outside the database", group: changing},
+	migrateName: {summary: "create, update, check or print the tables", group: setUp},
+}
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	p := &process{stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv, environ: os.Environ}
+	p := &process{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv, environ: os.Environ}
+	p.home, _ = os.UserConfigDir() // "" without a home directory
+	if width, _, err := term.GetSize(int(os.Stdout.Fd())); err == nil {
+		p.width = width
+	}
+	p.asks = term.IsTerminal(int(os.Stdin.Fd())) && term.IsTerminal(int(os.Stderr.Fd()))
 	status := run(ctx, p, os.Args[1:])
 	stop()
 	os.Exit(status)
@@ -46,104 +81,181 @@ func main() {
 
 // run runs a command line and returns the exit status.
 func run(ctx context.Context, p *process, args []string) int {
-	if len(args) == 0 {
-		overview(p.stderr)
+	t := newTree(p) //nolint:contextcheck // cobra hands the context to the command
+	if err := singleDash(args); err != nil {
+		fmt.Fprintf(p.stderr, "boxpair: %v\n", err)
 		return exitFailed
 	}
-	s := newSettings(p)
 	for _, arg := range args { // errors quote unknown arguments
-		s.hide(arg)
+		t.secrets.hide(arg)
 	}
-	name, args := named(args)
-	if name == "help" || name == "-h" || name == "-help" || name == "--help" {
-		return help(p, s, args)
+	t.root.SetArgs(args)
+	c, err := t.root.ExecuteContextC(ctx)
+	if err == nil {
+		return t.status
 	}
-	if family(name, "-h", "-help", "--help", "help") {
-		overview(p.stdout)
-		return exitOK
+	name := strings.TrimSpace(c.CommandPath())
+	switch {
+	case t.working && ctx.Err() != nil:
+		fmt.Fprintf(p.stderr, "%s: interrupted\n", name)
+	case t.working:
+		fmt.Fprintf(p.stderr, "%s: %s\n", name, t.secrets.redact(err))
+	default:
+		fmt.Fprintf(p.stderr, "%s: %s\nRun: %s --help\n", name, t.secrets.redact(err), name)
 	}
-	c := find(name)
-	if c == nil {
-		fmt.Fprintf(p.stderr, "boxpair: unknown command %q\n\n", s.conceal(name))
-		overview(p.stderr)
-		return exitFailed
+	return exitFailed
+}
+
+// tree is the command line as a tree of commands.
+type tree struct {
+	root    *cobra.Command
+	secrets *secrets
+	status  int
+	working bool // the settings were right, and a command has begun to work
+}
+
+func newTree(p *process) *tree {
+	t := &tree{secrets: &secrets{}}
+	t.root = &cobra.Command{
+		Use:   "boxpair",
+		Short: "boxpair shows, explains and heals outboxes and inboxes, and runs relays",
+		Long: `boxpair shows, explains and heals outboxes and inboxes, and runs relays.
+
+Exit status: 0 all is well; 1 the command found what it looks for (a bad state, a discrepancy,
+a missing migration) or changed nothing; 2 the command failed.`,
+		SilenceErrors: true, SilenceUsage: true,
+		Args: subcommand, RunE: helpOnly,
+		Version: versionText(),
 	}
+	t.root.SetVersionTemplate("{{.Version}}\n")
+	t.root.SetOut(p.stdout)
+	t.root.SetErr(p.stderr)
+	t.root.SetIn(p.stdin)
+	t.root.SetUsageTemplate(strings.ReplaceAll(t.root.UsageTemplate(), "FlagUsages", "FlagUsagesWrapped "+fmt.Sprint(helpWidth)))
+	t.root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return clean(err) })
+	for _, group := range []string{looking, changing, running, setUp} {
+		t.root.AddGroup(&cobra.Group{ID: group, Title: group})
+	}
+	for i := range commands {
+		t.add(p, &commands[i])
+	}
+	t.root.AddCommand(manual())
+	t.root.SetHelpCommandGroupID(setUp)
+	t.root.SetCompletionCommandGroupID(setUp)
+	t.root.InitDefaultCompletionCmd()
+	return t
+}
+
+// helpWidth is the width of lines in the help.
+const helpWidth = 100
+
+// add adds a command to the tree.
+func (t *tree) add(p *process, c *command) {
+	s := newSettings(p, t.secrets)
 	work := c.define(s)
-	switch asked, err := s.parse(args); {
-	case asked:
-		describe(p.stdout, c)
-		return exitOK
-	case err != nil:
-		fmt.Fprintf(p.stderr, "boxpair %s: %v\nRun: boxpair help %s\n", c.name, s.redact(err), c.name)
-		return exitFailed
+	parent, use := t.root, c.name
+	if first, verb, two := strings.Cut(c.name, " "); two {
+		parent, use = t.family(first), verb
 	}
-	status, err := work(ctx, p)
-	if err != nil {
-		if ctx.Err() != nil {
-			fmt.Fprintf(p.stderr, "boxpair %s: interrupted\n", c.name)
-			return exitFailed
+	if s.operands != "" {
+		use += " " + s.operands
+	}
+	one := &cobra.Command{
+		Use: use, Short: c.summary, Long: c.details,
+		Args: func(_ *cobra.Command, args []string) error { return s.operandsFrom(args) },
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if err := s.complete(); err != nil {
+				return err
+			}
+			t.working = true
+			t.status, err = work(cmd.Context(), p)
+			return err
+		},
+		DisableFlagsInUseLine: true,
+	}
+	if parent == t.root {
+		one.GroupID = c.group
+	}
+	one.Flags().AddFlagSet(s.flags)
+	one.Flags().SortFlags = false
+	for _, setting := range s.list {
+		if len(setting.values) > 0 {
+			_ = one.RegisterFlagCompletionFunc(setting.flag, cobra.FixedCompletions(setting.values, cobra.ShellCompDirectiveNoFileComp)) // the flag exists
 		}
-		fmt.Fprintf(p.stderr, "boxpair %s: %v\n", c.name, s.redact(err))
-		return exitFailed
 	}
-	return status
+	parent.AddCommand(one)
 }
 
-// named splits the name of a command, which may have two words, from the arguments after it.
-func named(args []string) (name string, rest []string) {
-	if (args[0] == deadLetters || args[0] == effectsName) && len(args) > 1 {
-		return args[0] + " " + args[1], args[2:]
+// family returns the parent of two-word commands.
+func (t *tree) family(name string) *cobra.Command {
+	for _, c := range t.root.Commands() {
+		if c.Name() == name {
+			return c
+		}
 	}
-	return args[0], args[1:]
+	f := families[name]
+	parent := &cobra.Command{Use: name, Short: f.summary, GroupID: f.group, Args: subcommand, RunE: helpOnly}
+	t.root.AddCommand(parent)
+	return parent
 }
 
-// family tells whether name is the first word of a two-word command, alone or followed by one of
-// words.
-func family(name string, words ...string) bool {
-	first, second, _ := strings.Cut(name, " ")
-	return (first == deadLetters || first == effectsName) && (second == "" || slices.Contains(words, second))
-}
-
-func find(name string) *command {
-	i := slices.IndexFunc(commands, func(c command) bool { return c.name == name })
-	if i < 0 {
+// subcommand refuses the name of a command that does not exist.
+func subcommand(c *cobra.Command, args []string) error {
+	if len(args) == 0 {
 		return nil
 	}
-	return &commands[i]
+	text := fmt.Sprintf("unknown command %q", args[0])
+	if c.SuggestionsMinimumDistance == 0 {
+		c.SuggestionsMinimumDistance = 2
+	}
+	if like := c.SuggestionsFor(args[0]); len(like) > 0 {
+		text += ", did you mean " + strings.Join(like, " or ") + "?"
+	}
+	return fmt.Errorf("%s", text)
 }
 
-// help describes one command or all commands.
-func help(p *process, s *settings, args []string) int {
-	if len(args) == 0 {
-		overview(p.stdout)
-		return exitOK
+func helpOnly(c *cobra.Command, _ []string) error { return c.Help() }
+
+// singleDash refuses -outbox: flags of more than one letter begin with two dashes. Without it,
+// -outbox would be -o with the value utbox.
+func singleDash(args []string) error {
+	for _, arg := range args {
+		if arg == "--" {
+			return nil
+		}
+		name, _, _ := strings.Cut(strings.TrimPrefix(arg, "-"), "=")
+		if strings.HasPrefix(arg, "-") && !strings.HasPrefix(arg, "--") && known().flags[name] {
+			return fmt.Errorf("-%s: write --%s", name, name)
+		}
 	}
-	name, _ := named(args)
-	if family(name) {
-		overview(p.stdout)
-		return exitOK
-	}
-	c := find(name)
-	if c == nil {
-		fmt.Fprintf(p.stderr, "boxpair help: unknown command %q\n", s.conceal(name))
-		return exitFailed
-	}
-	describe(p.stdout, c)
-	return exitOK
+	return nil
 }
 
-func overview(w io.Writer) {
-	fmt.Fprint(w, "boxpair runs and checks an outbox and inbox pair.\n\nUsage: boxpair COMMAND [flags]\n\n")
-	for _, c := range commands {
-		fmt.Fprintf(w, "  %-20s %s\n", c.name, c.summary)
+// clean removes the value from an error of package pflag.
+func clean(err error) error {
+	switch e := err.(type) { //nolint:errorlint // as the library returns it
+	case *pflag.InvalidValueError:
+		return fmt.Errorf("--%s: %w", e.GetFlag().Name, e.Unwrap())
+	case *pflag.NotExistError:
+		if e.GetSpecifiedShortnames() != "" {
+			return fmt.Errorf("unknown flag -%s", e.GetSpecifiedName())
+		}
+		return fmt.Errorf("unknown flag --%s%s", e.GetSpecifiedName(), alike(e.GetSpecifiedName()))
 	}
-	fmt.Fprintf(w, "  %-20s %s\n", "help", "describe a command and its settings")
-	fmt.Fprint(w, "\nExit status: 0 all is well, 1 verify found discrepancies, status a bad state, migrate -check missing\nmigrations, a change of dead letters changed nothing, or resume found no pause; 2 the command failed.\n")
+	return err
 }
 
-func describe(w io.Writer, c *command) {
-	s := newSettings(&process{stderr: io.Discard, getenv: func(string) string { return "" }})
-	c.define(s)
-	fmt.Fprintf(w, "Usage: boxpair %s [flags]\n\n%s\n\nFlags; in parentheses the environment variable for use in place of the flag:\n\n", c.name, c.details)
-	s.describe(w)
+// alike suggests the flags that begin like name, or contain it.
+func alike(name string) string {
+	var list []string
+	for flag := range known().flags {
+		if len(name) > 2 && (strings.HasPrefix(flag, name[:3]) || strings.Contains(flag, name)) {
+			list = append(list, "--"+flag)
+		}
+	}
+	if len(list) == 0 {
+		return ""
+	}
+	slices.Sort(list)
+	return ", did you mean " + strings.Join(list[:min(3, len(list))], " or ") + "?"
 }

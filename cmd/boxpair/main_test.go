@@ -84,7 +84,7 @@ func plant(t *testing.T, exec func(string) error, table func(string) string, byt
 func plantSQLite(t *testing.T) (string, func(string)) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "shop.db")
-	status, out, errs := call(t, nil, "migrate", "-database", "sqlite:"+path)
+	status, out, errs := call(t, nil, "migrate", "up", "--database", "sqlite:"+path)
 	if status != exitOK || !strings.Contains(out, "applied 1 (outbox)\n") || errs != "" {
 		t.Fatalf("migrate: %d, %q, %q", status, out, errs)
 	}
@@ -105,7 +105,7 @@ func plantSQLite(t *testing.T) (string, func(string)) {
 func TestExitStatusTellsWhatWasFound(t *testing.T) {
 	t.Parallel()
 	url, change := plantSQLite(t)
-	args := []string{"verify", "-outbox", url, "--inbox=" + url, "-consumer", "stock/reserve=order.*"}
+	args := []string{"verify", "--outbox", url, "--inbox=" + url, "--consumer", "stock/reserve=order.*"}
 	status, out, errs := call(t, nil, args...)
 	if status != exitOK || !strings.Contains(out, "Clean.") || errs != "" {
 		t.Fatalf("clean pair: %d, %q, %q", status, out, errs)
@@ -116,10 +116,10 @@ func TestExitStatusTellsWhatWasFound(t *testing.T) {
 		!strings.Contains(out, "not_applied, id 01020304-0506-0708-090a-0b0c0d0e0f10, consumer stock/reserve, in "+url+", number 1, topic order.placed") {
 		t.Errorf("lost event: %d, %q, %q", status, out, errs)
 	}
-	if status, _, _ = call(t, nil, append(args, "-accept", "not_applied")...); status != exitOK {
+	if status, _, _ = call(t, nil, append(args, "--accept", "not_applied")...); status != exitOK {
 		t.Errorf("accepted: %d", status)
 	}
-	status, _, errs = call(t, nil, append(args, "-consumer", "stock/typo=x")...)
+	status, _, errs = call(t, nil, append(args, "--consumer", "stock/typo=x")...)
 	if status != exitFailed || !strings.Contains(errs, `no given inbox knows it`) {
 		t.Errorf("unknown consumer: %d, %q", status, errs)
 	}
@@ -130,7 +130,7 @@ func TestJSONIsOneObjectWithoutPayloads(t *testing.T) {
 	url, change := plantSQLite(t)
 	change(`INSERT INTO boxpair_outbox_parked (id, shard, key, state, attempts, parked_at, last_error) VALUES (1, 1, '', 'dead', 7, 1, 'no route')`)
 	change(`DELETE FROM boxpair_inbox`)
-	status, out, _ := call(t, nil, "verify", "-json", "-outbox", url, "-inbox", url, "-consumer", "stock/reserve=#")
+	status, out, _ := call(t, nil, "verify", "-o", "json", "--outbox", url, "--inbox", url, "--consumer", "stock/reserve=#")
 	if status != exitFound || strings.Contains(out, payload) {
 		t.Fatalf("%d, %q", status, out)
 	}
@@ -153,11 +153,11 @@ func TestEnvironmentStandsInForFlags(t *testing.T) {
 	t.Parallel()
 	url, change := plantSQLite(t)
 	change(`DELETE FROM boxpair_inbox`)
-	env := []string{"BOXPAIR_OUTBOX_URL=" + url, "BOXPAIR_INBOX_URL= " + url + " ", "BOXPAIR_CONSUMER=stock/reserve=order.placed", "BOXPAIR_JSON=true"}
+	env := []string{"BOXPAIR_OUTBOX_URL=" + url, "BOXPAIR_INBOX_URL= " + url + " ", "BOXPAIR_CONSUMER=stock/reserve=order.placed", "BOXPAIR_OUTPUT=json"}
 	if status, out, errs := call(t, env, "verify"); status != exitFound || !strings.HasPrefix(out, "{") {
 		t.Errorf("%d, %q, %q", status, out, errs)
 	}
-	if status, out, errs := call(t, env, "verify", "-consumer", "stock/reserve=payment.*", "-json=false"); status != exitOK || strings.HasPrefix(out, "{") {
+	if status, out, errs := call(t, env, "verify", "--consumer", "stock/reserve=payment.*", "--output=text"); status != exitOK || strings.HasPrefix(out, "{") {
 		t.Errorf("flags do not go first: %d, %q, %q", status, out, errs)
 	}
 }
@@ -170,32 +170,33 @@ func TestWrongSettingsAreNamed(t *testing.T) {
 		args []string
 		want string
 	}{
-		{nil, nil, "boxpair runs and checks"},
 		{nil, []string{"frobnicate"}, `unknown command "frobnicate"`},
-		{nil, []string{"help", "frobnicate"}, `unknown command "frobnicate"`},
-		{nil, []string{"verify"}, "-outbox (or BOXPAIR_OUTBOX_URL): is missing"},
-		{nil, []string{"verify", "-outbox", url, "-inbox", url}, "-consumer (or BOXPAIR_CONSUMER): is missing"},
-		{nil, []string{"verify", "-outbox", url, "-consumer", "a=b"}, "-inbox (or BOXPAIR_INBOX_URL): is missing"},
-		{nil, []string{"verify", "-outbox", "mysql://x"}, "-outbox: want postgres://"},
-		{nil, []string{"verify", "-outbox", "sqlite:/no/such/file"}, "-outbox sqlite:/no/such/file: "},
-		{nil, []string{"verify", "-outbox", url + "?prefix=x"}, `-outbox: sqlite: unknown parameter "prefix"`},
-		{nil, []string{"verify", "-outbox", url + "?boxpair_prefix=x_"}, `run "boxpair migrate", or call Migrate`},
-		{nil, []string{"verify", "-outbox", url, "-grace", "5"}, "-grace: want a duration"},
-		{nil, []string{"verify", "-outbox", url, "-limit", "0"}, "-limit: want a number"},
-		{nil, []string{"verify", "-outbox", url, "-from", "yesterday"}, "-from: want a time"},
-		{nil, []string{"verify", "-outbox", url, "-from", "1h", "-until", "2h"}, "-until: is not after -from"},
-		{nil, []string{"verify", "-outbox", url, "-accept", "lost"}, `-accept: unknown kind "lost"`},
-		{nil, []string{"verify", "-outbox", url, "-partial", "x"}, `-partial: consumer "x"`},
-		{nil, []string{"verify", "-outbox", url, "-consumer", "x"}, "-consumer: want NAME=TOPIC"},
-		{nil, []string{"verify", "-outbox", url, "more"}, "unexpected arguments"},
-		{nil, []string{"verify", "-frobnicate"}, "-frobnicate"},
-		{[]string{"BOXPAIR_GRACE=x"}, []string{"verify", "-outbox", url}, "BOXPAIR_GRACE: want a duration"},
-		{[]string{"BOXPAIR_LEESE=5s", "BOXPAIR_LEASE=5s"}, []string{"verify", "-outbox", url}, "BOXPAIR_LEESE: is not a setting of any command"},
+		{nil, []string{"dead", "lst"}, `unknown command "lst", did you mean list?`},
+		{nil, []string{"verfy"}, `unknown command "verfy", did you mean verify?`},
+		{nil, []string{"status", "-outbox", url}, "-outbox: write --outbox"},
+		{nil, []string{"status", "--outbo", url}, "unknown flag --outbo, did you mean --outbox or --output?"},
+		{nil, []string{"verify"}, "--outbox (or BOXPAIR_OUTBOX_URL): is missing"},
+		{nil, []string{"verify", "--outbox", url, "--inbox", url}, "--consumer (or BOXPAIR_CONSUMER): is missing"},
+		{nil, []string{"verify", "--outbox", url, "--consumer", "a=b"}, "--inbox (or BOXPAIR_INBOX_URL): is missing"},
+		{nil, []string{"verify", "--outbox", "mysql://x"}, "--outbox: want postgres://"},
+		{nil, []string{"verify", "--outbox", "sqlite:/no/such/file"}, "--outbox sqlite:/no/such/file: "},
+		{nil, []string{"verify", "--outbox", url + "?prefix=x"}, `--outbox: sqlite: unknown parameter "prefix"`},
+		{nil, []string{"verify", "--outbox", url + "?boxpair_prefix=x_"}, `run "boxpair migrate up", or call Migrate`},
+		{nil, []string{"verify", "--outbox", url, "--grace", "5"}, "--grace: want a duration"},
+		{nil, []string{"verify", "--outbox", url, "--limit", "0"}, "--limit: want a number"},
+		{nil, []string{"verify", "--outbox", url, "--from", "yesterday"}, "--from: want a time"},
+		{nil, []string{"verify", "--outbox", url, "--from", "1h", "--until", "2h"}, "--until: is not after --from"},
+		{nil, []string{"verify", "--outbox", url, "--accept", "lost"}, `--accept: unknown kind "lost"`},
+		{nil, []string{"verify", "--outbox", url, "--partial", "x"}, `--partial: consumer "x"`},
+		{nil, []string{"verify", "--outbox", url, "--consumer", "x"}, "--consumer: want NAME=TOPIC"},
+		{nil, []string{"verify", "--outbox", url, "more"}, "unexpected arguments"},
+		{nil, []string{"verify", "--frobnicate"}, "unknown flag --frobnicate"},
+		{[]string{"BOXPAIR_GRACE=x"}, []string{"verify", "--outbox", url}, "BOXPAIR_GRACE: want a duration"},
+		{[]string{"BOXPAIR_LEESE=5s", "BOXPAIR_LEASE=5s"}, []string{"verify", "--outbox", url}, "BOXPAIR_LEESE: is not a setting of any command"},
 		{[]string{"BOXPAIR_RELAY_PORT=tcp://10.0.0.1:80", "BOXPAIR_RELAY_PORT_80_TCP_ADDR=10.0.0.1", "BOXPAIR_RELAY_SERVICE_PORT_HEALTH=80"},
-			[]string{"verify", "-outbox", url, "-grace", "x"}, "boxpair verify: -grace: want a duration"},
-		{nil, []string{"migrate", "-check", "-print", "-database", url}, "-check: reads a database"},
-		{[]string{"BOXPAIR_JSON=x"}, []string{"verify", "-outbox", url}, "BOXPAIR_JSON: want true or false"},
-		{nil, []string{"migrate"}, "-database (or BOXPAIR_DATABASE_URL): want exactly one"},
+			[]string{"verify", "--outbox", url, "--grace", "x"}, "boxpair verify: --grace: want a duration"},
+		{[]string{"BOXPAIR_OUTPUT=x"}, []string{"verify", "--outbox", url}, "BOXPAIR_OUTPUT: want text or json"},
+		{nil, []string{"migrate", "up"}, "--database (or BOXPAIR_DATABASE_URL): want exactly one"},
 	} {
 		status, out, errs := call(t, c.env, c.args...)
 		if status != exitFailed || out != "" || !strings.Contains(errs, c.want) {
@@ -206,7 +207,7 @@ func TestWrongSettingsAreNamed(t *testing.T) {
 
 func TestHelpAndVersion(t *testing.T) {
 	t.Parallel()
-	for _, args := range [][]string{{"help"}, {"--help"}, {"help", "verify"}, {"verify", "-h"}, {"deadletters", "-h"}, {"effects"}, {"deadletters"}, {"help", "effects"}, {"version"}} {
+	for _, args := range [][]string{{"help"}, {"--help"}, {}, {"help", "verify"}, {"verify", "-h"}, {"dead", "-h"}, {"effects"}, {"dead"}, {"help", "effects"}, {"version"}, {"--version"}, {"completion", "zsh"}, {"completion", "bash"}, {"completion", "fish"}, {"completion", "powershell"}} {
 		status, out, errs := call(t, nil, args...)
 		if status != exitOK || !strings.Contains(out, "boxpair ") || errs != "" {
 			t.Errorf("%v: %d, %q, %q", args, status, out, errs)
@@ -216,11 +217,11 @@ func TestHelpAndVersion(t *testing.T) {
 
 func TestMigrationsArePrintedWithoutADatabase(t *testing.T) {
 	t.Parallel()
-	status, out, errs := call(t, nil, "migrate", "-print", "-database", "postgres://nobody@nowhere.invalid/x?boxpair_prefix=p_", "-schema", "other")
+	status, out, errs := call(t, nil, "migrate", "sql", "--database", "postgres://nobody@nowhere.invalid/x?boxpair_prefix=p_", "--schema", "other")
 	if status != exitOK || !strings.Contains(out, `CREATE TABLE "other"."p_outbox_events"`) || errs != "" {
 		t.Errorf("%d, %.200q, %q", status, out, errs)
 	}
-	if status, out, _ := call(t, nil, "migrate", "-print", "-database", "sqlite:x"); status != exitOK || !strings.Contains(out, `CREATE TABLE "boxpair_inbox"`) {
+	if status, out, _ := call(t, nil, "migrate", "sql", "--database", "sqlite:x"); status != exitOK || !strings.Contains(out, `CREATE TABLE "boxpair_inbox"`) {
 		t.Errorf("%d, %.200q", status, out)
 	}
 }
@@ -231,10 +232,10 @@ func TestRoleWithTheDocumentedGrantsSuffices(t *testing.T) {
 	t.Parallel()
 	owner := testenv.Postgres(t)
 	const password = "canary-of-a-password"
-	if status, _, errs := call(t, nil, "migrate", "-database", owner); status != exitOK {
+	if status, _, errs := call(t, nil, "migrate", "up", "--database", owner); status != exitOK {
 		t.Fatal(errs)
 	}
-	if status, out, _ := call(t, nil, "migrate", "-database", owner); status != exitOK || out != "up to date\n" {
+	if status, out, _ := call(t, nil, "migrate", "up", "--database", owner); status != exitOK || out != "up to date\n" {
 		t.Errorf("second migrate: %d, %q", status, out)
 	}
 	conn, err := pgx.Connect(t.Context(), owner)
@@ -265,7 +266,7 @@ func TestRoleWithTheDocumentedGrantsSuffices(t *testing.T) {
 	u, err := url.Parse(owner)
 	ok(t, err)
 	u.User = url.UserPassword(role, password)
-	args := []string{"verify", "-outbox", u.String(), "-inbox", u.String(), "-consumer", "stock/reserve=#"}
+	args := []string{"verify", "--outbox", u.String(), "--inbox", u.String(), "--consumer", "stock/reserve=#"}
 	status, out, errs := call(t, nil, args...)
 	if status != exitOK || !strings.Contains(out, "Clean.") {
 		t.Errorf("%d, %q, %q", status, out, errs)
@@ -273,14 +274,14 @@ func TestRoleWithTheDocumentedGrantsSuffices(t *testing.T) {
 	all := out + errs
 	u.Path = "/no_such_database"
 	for _, broken := range [][]string{
-		{"verify", "-outbox", u.String()},
-		{"verify", "-outbox", strings.Replace(u.String(), "@", "@@/", 1)},
-		{"verify", "-outbox", strings.Replace(u.String(), "postgres:", "mysql:", 1)},
-		{"verify", "-outbox", strings.Replace(u.String(), "postgres://", "postgres://%zz", 1)},
+		{"verify", "--outbox", u.String()},
+		{"verify", "--outbox", strings.Replace(u.String(), "@", "@@/", 1)},
+		{"verify", "--outbox", strings.Replace(u.String(), "postgres:", "mysql:", 1)},
+		{"verify", "--outbox", strings.Replace(u.String(), "postgres://", "postgres://%zz", 1)},
 		{"verify", "-outbx", u.String()}, {"verify", "-outbx=" + u.String()}, {"verify", "-=" + u.String()},
-		{"verify", "-json=" + u.String()}, {"verify", "-grace", u.String()}, {"verify", "-consumer", u.String()},
-		{"verify", "-accept", u.String()}, {"verify", "-partial", u.String(), "-outbox", "sqlite:x"},
-		{"verify", u.String()}, {u.String()}, {"help", u.String()}, {"migrate", "-database", u.String()},
+		{"verify", "--wide=" + u.String()}, {"verify", "--grace", u.String()}, {"verify", "--consumer", u.String()},
+		{"verify", "--accept", u.String()}, {"verify", "--partial", u.String(), "--outbox", "sqlite:x"},
+		{"verify", u.String()}, {u.String()}, {"migrate", "up", "--database", u.String()},
 	} {
 		status, out, errs := call(t, nil, broken...)
 		if status != exitFailed {

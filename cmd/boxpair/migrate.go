@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"time"
 
@@ -15,60 +14,66 @@ import (
 	"github.com/boxpair/boxpair/store/sqlite"
 )
 
-var migrate = command{
-	name:    "migrate",
-	summary: "create or update the tables, or print the SQL",
-	details: `Brings the tables of a database up to this version, in one transaction, under a lock; only
-indexes that are built concurrently are outside of it. A database that is up to date is only read. A missing SQLite file is created. In PostgreSQL, the locks are logged
-beforehand, and a lock that is not granted within -lock-timeout ends the command without a change.
--check prints the missing migrations and changes nothing; the exit status is then 1.
--print prints the SQL of all migrations, for another tool to apply, and connects to no
-database.
+const migrateName = "migrate"
 
-    boxpair migrate -database postgres://owner@host/shop
-    boxpair migrate -database postgres://monitor@host/shop -check
-    boxpair migrate -database sqlite:shop.db -print`,
-	define: func(s *settings) func(context.Context, *process) (int, error) {
-		m := &migration{}
-		s.urls(&m.databases, "database", "the database with the tables.")
-		s.on(&m.print, "print", "print the SQL instead of running it.")
-		s.on(&m.check, "check", "print the missing migrations, and change nothing.")
-		s.duration(&m.lockTimeout, "lock-timeout", "how long a migration waits for a lock of a table, and other transactions wait behind it, in PostgreSQL. Defaults to 5s.")
-		m.places.define(s)
-		return m.run
-	},
+// migrateCommand returns a command about migrations.
+func migrateCommand(verb, summary, details string, more func(m *migration, s *settings), run func(ctx context.Context, m *migration, p *process, t *target) (int, error)) command {
+	return command{
+		name: migrateName + " " + verb, summary: summary, details: details, group: setUp,
+		define: func(s *settings) func(context.Context, *process) (int, error) {
+			m := &migration{}
+			s.urls(&m.databases, "database", "the database with the tables.")
+			if more != nil {
+				more(m, s)
+			}
+			m.places.define(s)
+			return func(ctx context.Context, p *process) (int, error) {
+				if len(m.databases) != 1 {
+					return exitFailed, fmt.Errorf("--database (or %s_URL): want exactly one, got %d", envOf("database"), len(m.databases))
+				}
+				t := &m.databases[0]
+				status, err := run(ctx, m, p, t)
+				if err != nil {
+					return exitFailed, fmt.Errorf("--database %s: %w", t.name, err)
+				}
+				return status, nil
+			}
+		},
+	}
 }
 
-// migration holds the settings of migrate.
+var migrateCommands = []command{
+	migrateCommand("up", "create or update the tables",
+		`Brings the tables of a database up to this version, in one transaction, under a lock; only indexes
+that are built concurrently are outside of it. A database that is up to date is only read. A
+missing SQLite file is created. In PostgreSQL, the locks are logged beforehand, and a lock that is
+not granted within --lock-timeout ends the command without a change.
+
+    boxpair migrate up --database postgres://owner@host/shop`,
+		func(m *migration, s *settings) {
+			s.duration(&m.lockTimeout, "lock-timeout", "how long a migration waits for a lock of a table, and other transactions wait behind it, in PostgreSQL. Defaults to 5s.")
+		}, runMigrations),
+	migrateCommand("status", "print the missing migrations",
+		`Prints the missing migrations and changes nothing. The exit status is 1 if any is missing.
+
+    boxpair migrate status --database postgres://monitor@host/shop`, nil, missingMigrations),
+	migrateCommand("sql", "print the SQL of all migrations",
+		`Prints the SQL of all migrations, for another tool to apply, and connects to no database.
+
+    boxpair migrate sql --database sqlite:shop.db`, nil,
+		func(_ context.Context, m *migration, p *process, t *target) (int, error) {
+			return exitOK, m.printSQL(p, t)
+		}),
+}
+
+// migration holds the settings of the commands about migrations.
 type migration struct {
-	databases    []target
-	print, check bool
-	lockTimeout  time.Duration
-	places       places
+	databases   []target
+	lockTimeout time.Duration
+	places      places
 }
 
-func (m *migration) run(ctx context.Context, p *process) (int, error) {
-	if len(m.databases) != 1 {
-		return exitFailed, fmt.Errorf("-database (or %s_URL): want exactly one, got %d", envOf("database"), len(m.databases))
-	}
-	if m.print && m.check {
-		return exitFailed, errors.New("-check: reads a database, and -print reaches none")
-	}
-	t := &m.databases[0]
-	if m.print {
-		return exitOK, m.printSQL(p, t)
-	}
-	status, err := m.reach(ctx, p, t)
-	if err != nil {
-		return exitFailed, fmt.Errorf("-database %s: %w", t.name, err)
-	}
-	return status, nil
-}
-
-func (m *migration) reach(ctx context.Context, p *process, t *target) (int, error) {
-	if m.check {
-		return m.missing(ctx, p.stdout, t)
-	}
+func runMigrations(ctx context.Context, m *migration, p *process, t *target) (int, error) {
 	applied, err := m.apply(ctx, slog.New(slog.NewTextHandler(p.stderr, nil)), t)
 	for _, a := range applied {
 		fmt.Fprintf(p.stdout, "applied %d (%s)\n", a.Number, a.Name)
@@ -79,8 +84,7 @@ func (m *migration) reach(ctx context.Context, p *process, t *target) (int, erro
 	return exitOK, err
 }
 
-// missing prints the missing migrations.
-func (m *migration) missing(ctx context.Context, out io.Writer, t *target) (int, error) {
+func missingMigrations(ctx context.Context, m *migration, p *process, t *target) (int, error) {
 	s, end, err := operate(ctx, t, &m.places)
 	if err != nil {
 		return exitFailed, err
@@ -89,10 +93,10 @@ func (m *migration) missing(ctx context.Context, out io.Writer, t *target) (int,
 	err = s.schema.CheckSchema(ctx)
 	switch {
 	case err == nil:
-		_, err = fmt.Fprintln(out, "up to date")
+		_, err = fmt.Fprintln(p.stdout, "up to date")
 		return exitOK, err
 	case errors.Is(err, migrations.ErrMissing):
-		_, err = fmt.Fprintln(out, err)
+		_, err = fmt.Fprintln(p.stdout, err)
 		return exitFound, err
 	}
 	return exitFailed, err

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/boxpair/boxpair/audit"
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/internal/schema"
 	"github.com/boxpair/boxpair/producer"
@@ -41,12 +42,19 @@ type inboxOperator interface {
 
 // operators holds both sides of one database.
 type operators struct {
-	outbox  outboxOperator
-	inbox   inboxOperator
-	states  inboxStates
-	effects ledger
-	schema  schema.Checker
-	numbers outbox.SequenceChecker // nil if the database needs no check of its sequences
+	outbox   outboxOperator
+	inbox    inboxOperator
+	events   outbox.Searcher
+	messages inbox.Searcher
+	states   inboxStates
+	effects  ledger
+	schema   schema.Checker
+	numbers  outbox.SequenceChecker // nil if the database needs no check of its sequences
+	target   *target
+	places   *places
+	isInbox  bool   // the settings name the database as an inbox
+	name     string // of the database, without user and password
+	user     string // of the database
 }
 
 // inboxStates reads the state of the consumers of a store.
@@ -102,34 +110,94 @@ func both[TX any](s store[TX], end func()) (*operators, func(), error) {
 		return nil, nil, err
 	}
 	n, _ := any(s).(outbox.SequenceChecker)
-	return &operators{out, in, s, s, s, n}, end, nil
+	events, _ := any(s).(outbox.Searcher)
+	messages, _ := any(s).(inbox.Searcher)
+	return &operators{outbox: out, inbox: in, events: events, messages: messages, states: s, effects: s, schema: s, numbers: n}, end, nil
+}
+
+// consumers reads the registered consumers of an inbox.
+func (s *operators) consumers(ctx context.Context) ([]audit.Consumer, error) {
+	a, end, err := openAuditor(ctx, s.target, s.places, inspectionTimeout)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	return a.Consumers(ctx)
+}
+
+// databases holds the settings that name databases.
+type databases struct {
+	outboxes, inboxes []target
+	places            places
+}
+
+func (d *databases) define(s *settings, ofOutbox, ofInbox string) {
+	if ofOutbox != "" {
+		s.urls(&d.outboxes, "outbox", ofOutbox)
+	}
+	if ofInbox != "" {
+		s.urls(&d.inboxes, "inbox", ofInbox)
+	}
+	d.places.define(s)
+}
+
+// some refuses settings without a database.
+func (d *databases) some() error {
+	if len(d.outboxes)+len(d.inboxes) == 0 {
+		return fmt.Errorf("--outbox or --inbox (or %s_URL or %s_URL): is missing", envOf("outbox"), envOf("inbox"))
+	}
+	return nil
+}
+
+// each opens the databases one after another, the outboxes first, and calls do for each. The error
+// names the database. With all, the errors of the databases are joined; without, the first one ends
+// the work.
+func (d *databases) each(ctx context.Context, all bool, do func(s *operators) error) error {
+	var errs []error
+	for i := range len(d.outboxes) + len(d.inboxes) {
+		setting, list, k := "outbox", d.outboxes, i
+		if k >= len(list) {
+			setting, list, k = "inbox", d.inboxes, i-len(d.outboxes)
+		}
+		t := &list[k]
+		s, end, err := operate(ctx, t, &d.places)
+		if err == nil {
+			s.isInbox, s.name, s.user, s.target, s.places = setting == "inbox", d.places.label(t), t.user(), t, &d.places
+			err = do(s)
+			end()
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("--%s %s: %w", setting, t.name, err))
+			if !all {
+				break
+			}
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // selection holds the settings that select parked events or messages.
 type selection struct {
-	outboxes, inboxes []target
-	places            places
-	filter            inbox.Filter // Consumer applies to inboxes only
+	databases
+
+	filter inbox.Filter // Consumer applies to inboxes only
+	ids    []idRange
 }
 
 func (q *selection) define(s *settings) {
 	f := &q.filter
-	s.urls(&q.outboxes, "outbox", "the database of the outbox: select events that could not be sent.")
-	s.urls(&q.inboxes, "inbox", "the database of the inbox: select messages that could not be handled.")
-	s.add("id", envOf("id"), "UUID", "the dispatch ID of an event or message. May be given several times.", true, func(text string) error {
-		id, err := uuid.Parse(text)
-		if err != nil {
-			return errors.New("want a UUID")
-		}
-		f.IDs = append(f.IDs, id)
-		return nil
-	})
+	q.databases.define(s, "the database of an outbox: events that could not be sent. May be given several times.",
+		"the database of an inbox: messages that could not be handled. May be given several times.")
+	s.operands = "[ID…]"
+	s.operandsFrom = func(args []string) error { return errors.Join(forEach(args, rangesTo(&q.ids))...) }
+	s.add("id", envOf("id"), "ID", "the dispatch ID of an event or message, or its first eight digits or more. May be given several times, or after the flags.", true, rangesTo(&q.ids))
 	s.add("state", envOf("state"), "STATE,…", "retrying, following, dead or discarded; in an inbox also too_old and altered.", false, func(text string) error {
 		for name := range strings.SplitSeq(text, ",") {
 			f.States = append(f.States, inbox.State(strings.TrimSpace(name)))
 		}
 		return nil
 	})
+	s.list[len(s.list)-1].values = []string{"retrying", "following", "dead", "discarded", "too_old", "altered"}
 	s.text(&f.Topic, "topic", "TOPIC", "only this topic.")
 	s.text(&f.Key, "key", "KEY", "only this key.")
 	s.text(&f.Consumer, "consumer", "NAME", "only this consumer of the inbox, such as stock/reserve.")
@@ -137,35 +205,39 @@ func (q *selection) define(s *settings) {
 	s.add("since", envOf("since"), "TIME", "only if parked since this time: 2026-01-31T12:00:00Z, 2026-01-31 (in UTC), or an age such as 24h or 7d.", false, moment(&f.Since))
 	s.add("until", envOf("until"), "TIME", "only if parked before this time.", false, moment(&f.Until))
 	s.count(&f.Limit, "limit", "the maximal number. Defaults to 100 for lists, and to no limit for changes.")
-	q.places.define(s)
+}
+
+// forEach calls set for each text, and returns the errors.
+func forEach(texts []string, set func(string) error) []error {
+	var errs []error
+	for _, text := range texts {
+		errs = append(errs, set(text))
+	}
+	return errs
 }
 
 // check checks the settings against each other.
 func (q *selection) check() error {
-	var errs []error
-	if len(q.outboxes)+len(q.inboxes) != 1 {
-		errs = append(errs, fmt.Errorf("-outbox or -inbox (or %s_URL or %s_URL): want exactly one, got %d",
-			envOf("outbox"), envOf("inbox"), len(q.outboxes)+len(q.inboxes)))
-	}
+	errs := []error{q.some()}
 	known := map[inbox.State]bool{inbox.Retrying: true, inbox.Following: true, inbox.Dead: true, inbox.Discarded: true}
 	if len(q.inboxes) > 0 {
 		known[inbox.TooOldState], known[inbox.AlteredState] = true, true
 	}
 	for _, state := range q.filter.States {
 		if !known[state] {
-			errs = append(errs, fmt.Errorf("-state: unknown state %q", string(state)))
+			errs = append(errs, fmt.Errorf("--state: unknown state %q", string(state)))
 		}
 	}
-	if len(q.outboxes) > 0 && q.filter.Consumer != "" {
-		errs = append(errs, errors.New("-consumer: an outbox has no consumers"))
+	if len(q.inboxes) == 0 && q.filter.Consumer != "" {
+		errs = append(errs, errors.New("--consumer: an outbox has no consumers"))
 	}
 	return errors.Join(errs...)
 }
 
-// narrow tells whether a filter other than -limit is given.
+// narrow tells whether a filter other than --limit is given.
 func (q *selection) narrow() bool {
 	f := &q.filter
-	return len(f.IDs)+len(f.States) > 0 || f.Topic+f.Key+f.Consumer+f.Error != "" || !f.Since.IsZero() || !f.Until.IsZero()
+	return len(q.ids)+len(f.States) > 0 || f.Topic+f.Key+f.Consumer+f.Error != "" || !f.Since.IsZero() || !f.Until.IsZero()
 }
 
 // events returns the filter for an outbox.
@@ -180,24 +252,17 @@ func (q *selection) events() outbox.Filter {
 	}
 }
 
-// with opens the database, calls do, and closes the database.
+// with calls do for each database, with the dispatch IDs of the selection found there.
 func (q *selection) with(ctx context.Context, do func(s *operators) error) error {
 	if err := q.check(); err != nil {
 		return err
 	}
-	name, list := "outbox", q.outboxes
-	if len(list) == 0 {
-		name, list = "inbox", q.inboxes
-	}
-	s, end, err := operate(ctx, &list[0], &q.places)
-	if err == nil {
-		err = do(s)
-		end()
-	}
-	if err != nil {
-		return fmt.Errorf("-%s %s: %w", name, list[0].name, err)
-	}
-	return nil
+	return q.each(ctx, false, func(s *operators) (err error) {
+		if q.filter.IDs, err = s.resolve(ctx, q.ids); err != nil {
+			return err
+		}
+		return do(s)
+	})
 }
 
 // maxReason is the size limit of a reason in bytes.
@@ -207,9 +272,9 @@ const maxReason = 1 << 10
 func because(reason string) error {
 	switch {
 	case reason == "":
-		return errors.New("-reason: is missing")
+		return errors.New("--reason: is missing")
 	case len(reason) > maxReason || !utf8.ValidString(reason) || strings.ContainsRune(reason, 0):
-		return errors.New("-reason: want at most 1 KiB of text")
+		return errors.New("--reason: want at most 1 KiB of text")
 	}
 	return nil
 }
@@ -218,6 +283,7 @@ func because(reason string) error {
 type parked struct {
 	ID            uuid.UUID  `json:"id"`
 	Seq           int64      `json:"number"`
+	Database      string     `json:"database"`
 	Consumer      string     `json:"consumer,omitempty"`
 	Topic         string     `json:"topic"`
 	Key           string     `json:"key"`
@@ -241,12 +307,12 @@ type history struct {
 // list reads the selected events or messages.
 func (q *selection) list(ctx context.Context, s *operators) ([]parked, error) {
 	list := []parked{}
-	if len(q.inboxes) > 0 {
+	if s.isInbox {
 		messages, err := s.inbox.ListParked(ctx, q.filter)
 		for i := range messages {
 			m := &messages[i]
 			list = append(list, parked{
-				m.ID, m.Seq, m.Consumer, m.Topic, m.Key, string(m.State), m.Attempts, m.ParkedAt, maybe(m.NextAttemptAt), m.LastError, m.Reason, nil,
+				m.ID, m.Seq, s.name, m.Consumer, m.Topic, m.Key, string(m.State), m.Attempts, m.ParkedAt, maybe(m.NextAttemptAt), m.LastError, m.Reason, nil,
 			})
 		}
 		return list, err
@@ -255,7 +321,7 @@ func (q *selection) list(ctx context.Context, s *operators) ([]parked, error) {
 	for i := range events {
 		e := &events[i]
 		list = append(list, parked{
-			e.ID, e.Seq, "", e.Topic, e.Key, string(e.State), e.Attempts, e.ParkedAt, maybe(e.NextAttemptAt), e.LastError, e.Reason, nil,
+			e.ID, e.Seq, s.name, "", e.Topic, e.Key, string(e.State), e.Attempts, e.ParkedAt, maybe(e.NextAttemptAt), e.LastError, e.Reason, nil,
 		})
 	}
 	return list, err
@@ -274,7 +340,7 @@ func (s *operators) ofMessage(ctx context.Context, id uuid.UUID, consumer string
 
 // history reads the history of a row that list has read.
 func (q *selection) history(ctx context.Context, s *operators, e *parked) (list []history, err error) {
-	if len(q.inboxes) > 0 {
+	if s.isInbox {
 		return s.ofMessage(ctx, e.ID, e.Consumer, q.filter.Limit)
 	}
 	attempts, err := s.outbox.Attempts(ctx, e.ID, q.filter.Limit)

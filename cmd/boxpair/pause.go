@@ -7,7 +7,6 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 	"unicode/utf8"
 
@@ -25,25 +24,27 @@ type pauser interface {
 
 // pausing holds the settings of the commands about pauses.
 type pausing struct {
-	selection // only its databases and the filter's Consumer are used
+	databases
+	display
 
-	topic, downstream string
-	pause             control.Pause
-	period            time.Duration
+	topic, downstream, consumer string
+	pause                       control.Pause
+	period                      time.Duration
 }
 
 var pauseCommands = []command{
 	{
 		name:    "pause",
 		summary: "stop relays from sending, or a consumer from handling, for a while",
+		group:   changing,
 		details: `Stops all relays of an outbox from sending to topics or to a downstream, or all processes of a consumer from handling messages, until
-boxpair resume, or until -for or -until is over. Relays and consumers see it within a second. Nothing is lost, and no attempt is
+boxpair resume, or until --for or --until is over. Relays and consumers see it within a second. Nothing is lost, and no attempt is
 counted. A paused event keeps later events of its key waiting, also on other topics. Pausing again replaces the pause. Prints the pause.
 The end is judged by the database's clock: a pause that is over by that clock is an error, and nothing is paused then.
 
-    boxpair pause -outbox postgres://operator@orders/shop -topic 'order.#' -for 30m -reason "wrong prices"
-    boxpair pause -outbox postgres://operator@orders/shop -downstream analytics -reason "the broker moves"
-    boxpair pause -inbox postgres://operator@stock/stock -consumer stock/reserve -reason "stock is counted"`,
+    boxpair pause --outbox postgres://operator@orders/shop --topic 'order.#' --for 30m --reason "wrong prices"
+    boxpair pause --outbox postgres://operator@orders/shop --downstream analytics --reason "the broker moves"
+    boxpair pause --inbox postgres://operator@stock/stock --consumer stock/reserve --reason "stock is counted"`,
 		define: func(s *settings) func(context.Context, *process) (int, error) {
 			p := &pausing{}
 			p.define(s)
@@ -57,10 +58,11 @@ The end is judged by the database's clock: a pause that is over by that clock is
 	{
 		name:    "resume",
 		summary: "end a pause",
+		group:   changing,
 		details: `Ends a pause that boxpair pause has begun, selected by the same text. Relays and consumers go on within a second. The exit status
 is 1 if nothing was paused under the name; the pauses in force are then printed.
 
-    boxpair resume -outbox postgres://operator@orders/shop -topic 'order.#'`,
+    boxpair resume --outbox postgres://operator@orders/shop --topic 'order.#'`,
 		define: func(s *settings) func(context.Context, *process) (int, error) {
 			p := &pausing{}
 			p.define(s)
@@ -70,8 +72,7 @@ is 1 if nothing was paused under the name; the pauses in force are then printed.
 }
 
 func (p *pausing) define(s *settings) {
-	s.urls(&p.outboxes, "outbox", "the database of the outbox, with -topic or -downstream.")
-	s.urls(&p.inboxes, "inbox", "the database of the inbox, with -consumer.")
+	p.databases.define(s, "the database of the outbox, with --topic or --downstream.", "the database of the inbox, with --consumer.")
 	s.add("topic", envOf("topic"), "PATTERN", "the topics of an outbox, such as order.#: words between dots, where * stands for one word and # for any number.", false, func(text string) error {
 		if err := topics.CheckPattern(text); err != nil {
 			return err
@@ -79,8 +80,7 @@ func (p *pausing) define(s *settings) {
 		return nameTo(&p.topic)(text)
 	})
 	s.add("downstream", envOf("downstream"), "NAME", "a downstream of the relays of an outbox.", false, nameTo(&p.downstream))
-	s.add("consumer", envOf("consumer"), "NAME", "a consumer of an inbox, such as stock/reserve, or stock/* for all consumers of a service.", false, nameTo(&p.filter.Consumer))
-	p.places.define(s)
+	s.add("consumer", envOf("consumer"), "NAME", "a consumer of an inbox, such as stock/reserve, or stock/* for all consumers of a service.", false, nameTo(&p.consumer))
 }
 
 const maxPauseName = 255
@@ -116,19 +116,25 @@ func future(to *time.Time) func(text string) error {
 
 // choose checks the settings against each other, and sets what is paused.
 func (p *pausing) choose() error {
-	errs := []error{p.check()}
-	p.pause.Kind, p.pause.Name = control.Consumer, p.filter.Consumer
+	var errs []error
+	if n := len(p.outboxes) + len(p.inboxes); n != 1 {
+		errs = append(errs, fmt.Errorf("--outbox or --inbox (or %s_URL or %s_URL): want exactly one, got %d", envOf("outbox"), envOf("inbox"), n))
+	}
+	p.pause.Kind, p.pause.Name = control.Consumer, p.consumer
 	switch {
 	case len(p.inboxes) > 0:
 		if p.topic+p.downstream != "" {
-			errs = append(errs, errors.New("-topic, -downstream: belong to an outbox"))
+			errs = append(errs, errors.New("--topic, --downstream: belong to an outbox"))
 		}
-		if p.filter.Consumer == "" {
-			errs = append(errs, errors.New("-consumer: is missing"))
+		if p.consumer == "" {
+			errs = append(errs, errors.New("--consumer: is missing"))
 		}
 	case len(p.outboxes) > 0:
+		if p.consumer != "" {
+			errs = append(errs, errors.New("--consumer: belongs to an inbox"))
+		}
 		if (p.topic == "") == (p.downstream == "") {
-			errs = append(errs, errors.New("-topic, -downstream: want exactly one"))
+			errs = append(errs, errors.New("--topic, --downstream: want exactly one"))
 		}
 		p.pause.Kind, p.pause.Name = control.Topic, p.topic
 		if p.downstream != "" {
@@ -150,17 +156,20 @@ func (p *pausing) begin(ctx context.Context, proc *process) (int, error) {
 	errs := []error{p.choose(), because(p.pause.Reason)}
 	if p.period > 0 {
 		if !p.pause.Until.IsZero() {
-			errs = append(errs, errors.New("-for, -until: want at most one"))
+			errs = append(errs, errors.New("--for, --until: want at most one"))
 		}
 		p.pause.Until = time.Now().Add(p.period)
 	}
 	if err := errors.Join(errs...); err != nil {
 		return exitFailed, err
 	}
-	err := p.with(ctx, func(s *operators) error { return p.beginAt(ctx, p.of(s), proc.stdout) })
-	if err == nil && len(p.inboxes) > 0 {
-		err = p.knows(ctx, proc.stderr)
-	}
+	err := p.each(ctx, false, func(s *operators) error {
+		err := p.beginAt(ctx, p.of(s), proc.stdout)
+		if err == nil && s.isInbox {
+			err = p.knows(ctx, s, proc.stderr)
+		}
+		return err
+	})
 	if err != nil {
 		return exitFailed, err
 	}
@@ -171,7 +180,7 @@ func (p *pausing) begin(ctx context.Context, proc *process) (int, error) {
 func (p *pausing) beginAt(ctx context.Context, side pauser, out io.Writer) error {
 	err := side.Pause(ctx, p.pause)
 	if errors.Is(err, control.ErrOver) {
-		return fmt.Errorf("-for, -until: nothing is paused under the name: %w", err)
+		return fmt.Errorf("--for, --until: nothing is paused under the name: %w", err)
 	}
 	if err != nil {
 		return err
@@ -186,13 +195,8 @@ func (p *pausing) beginAt(ctx context.Context, side pauser, out io.Writer) error
 }
 
 // knows says if no consumer has registered under the name that is paused: the name may be misspelt.
-func (p *pausing) knows(ctx context.Context, out io.Writer) error {
-	a, end, err := openAuditor(ctx, &p.inboxes[0], &p.places, inspectionTimeout)
-	if err != nil {
-		return err
-	}
-	defer end()
-	list, err := a.Consumers(ctx)
+func (p *pausing) knows(ctx context.Context, s *operators, out io.Writer) error {
+	list, err := s.consumers(ctx)
 	if err == nil && !slices.ContainsFunc(list, func(c audit.Consumer) bool { return p.pause.Consumes(c.Name) }) {
 		fmt.Fprintf(out, "no consumer %s has registered yet: see that the name is right\n", plain(p.pause.Name))
 	}
@@ -204,7 +208,7 @@ func (p *pausing) end(ctx context.Context, proc *process) (int, error) {
 		return exitFailed, err
 	}
 	status := exitOK
-	err := p.with(ctx, func(s *operators) error {
+	err := p.each(ctx, false, func(s *operators) error {
 		side := p.of(s)
 		ended, err := side.Resume(ctx, p.pause.Kind, p.pause.Name)
 		if err != nil {
@@ -224,7 +228,7 @@ func (p *pausing) end(ctx context.Context, proc *process) (int, error) {
 			return nil
 		}
 		fmt.Fprintf(proc.stderr, "%s %s is not paused, but:\n", p.pause.Kind, plain(p.pause.Name))
-		return printPauses(proc.stderr, list)
+		return p.printPauses(proc, proc.stderr, list)
 	})
 	if err != nil {
 		return exitFailed, err
@@ -256,16 +260,15 @@ func pauseStatuses(list []control.Pause) []pauseStatus {
 	return all
 }
 
-func printPauses(out io.Writer, list []control.Pause) error {
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprint(w, "paused\tname\tsince\tuntil\tby\treason\n")
+func (d *display) printPauses(p *process, out io.Writer, list []control.Pause) error {
+	g := d.grid(p, column{head: "paused"}, column{head: "name", flexible: true}, column{head: "since"}, column{head: "until"}, column{head: "by"}, column{head: "reason", flexible: true})
 	for i := range list {
-		p := &list[i]
-		by := plain(p.By)
+		one := &list[i]
+		by := one.By
 		if by == "" {
 			by = "-"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", p.Kind, plain(p.Name), instant(p.Since, "-"), instant(p.Until, "-"), by, plain(p.Reason))
+		g.add(one.Kind, one.Name, d.when(one.Since), d.when(one.Until), by, one.Reason)
 	}
-	return w.Flush()
+	return g.print(out)
 }

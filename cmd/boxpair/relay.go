@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/url"
@@ -22,14 +23,15 @@ import (
 var relayCommand = command{
 	name:    "relay",
 	summary: "publish the events of an outbox to RabbitMQ, until stopped",
+	group:   running,
 	details: `Publishes the events of an outbox to RabbitMQ, each key in order, until SIGTERM or an
 interrupt; then the relay waits for outstanding confirms and gives its shards back. Any number of relays
 may run on one outbox: they share the work. The relay survives outages of the database and the broker.
-Delivered events are removed after -retention.
+Delivered events are removed after --retention.
 
-    boxpair relay -outbox postgres://relay@orders/shop -amqp amqps://relay@rabbit/ -listen :8080
+    boxpair relay --outbox postgres://relay@orders/shop --amqp amqps://relay@rabbit/ --listen :8080
 
-With -listen, GET /healthz answers 200 while the relay runs. GET /readyz answers 200 if database and
+With --listen, GET /healthz answers 200 while the relay runs. GET /readyz answers 200 if database and
 broker answer and every route works, and otherwise 503 with the problems as a JSON object.`,
 	define: defineRelay,
 }
@@ -48,7 +50,8 @@ type relaying struct {
 	envelope          bool
 	batchSize         int
 	config            relay.Config
-	asJSON            bool
+	logFormat         string
+	logLevel          string
 	janitor           bool
 	retention         time.Duration
 }
@@ -63,7 +66,7 @@ func newRelaying(s *settings) *relaying {
 	c := &r.config
 	s.urls(&r.outboxes, "outbox", "the database of the outbox.")
 	s.add("amqp", envOf("amqp")+"_URL", "URL", "the RabbitMQ server: amqp://user:password@host:5672/vhost, or amqps:// for TLS.", false, r.setBroker(s))
-	s.add("amqp-hosts", envOf("amqp")+"_HOSTS", "HOSTS", "the nodes of the cluster, separated by commas, in place of the host in -amqp, as PublisherConfig.Hosts:\n"+
+	s.add("amqp-hosts", envOf("amqp")+"_HOSTS", "HOSTS", "the nodes of the cluster, separated by commas, in place of the host in --amqp, as PublisherConfig.Hosts:\n"+
 		"rabbit1,rabbit2:5673. Defaults to none.", false, r.setHosts)
 	s.add("exchanges", envOf("exchanges"), "KIND", "the target of a topic: topic (the fanout exchange of the topic's name), queue (the queue of the\n"+
 		"topic's name), or exchange:NAME (that topic exchange, with the topic as routing key). Defaults to topic.", false, r.setExchanges)
@@ -72,7 +75,7 @@ func newRelaying(s *settings) *relaying {
 	s.count(&r.partitions, "partitions", "the number of queues over which each consumer spreads a topic, as PublisherConfig.Partitions; at most 64.\n"+
 		"Defaults to none: topics are not partitioned.")
 	s.on(&r.envelope, "envelope", "send the metadata in the body instead of headers, as PublisherConfig.Envelope: for consumers of this library only.")
-	s.count(&r.batchSize, "batch-size", "the maximal number of events in one AMQP message, as PublisherConfig.BatchSize. Needs -envelope. Defaults to 1.")
+	s.count(&r.batchSize, "batch-size", "the maximal number of events in one AMQP message, as PublisherConfig.BatchSize. Needs --envelope. Defaults to 1.")
 	s.on(&r.competing, "competing-consumers", "declare queues for consumers with CompetingConsumers, as PublisherConfig.CompetingConsumers.")
 	s.on(&r.cloudEvents, "cloud-events", "add the attributes of CloudEvents 1.0 to every message, as PublisherConfig.CloudEvents.")
 	s.text(&r.listen, "listen", "ADDRESS", "the address of /healthz and /readyz, such as 127.0.0.1:8080. Defaults to none.")
@@ -90,10 +93,11 @@ func newRelaying(s *settings) *relaying {
 	s.duration(&c.SendTimeout, "send-timeout", "how long the broker may take to confirm. Defaults to 30s.")
 	s.duration(&c.RouteGrace, "route-grace", "how long a route may go without success before an error is logged. Defaults to 1m.")
 	s.duration(&c.ShutdownTimeout, "shutdown-timeout", "how long a stopping relay waits for confirms. Defaults to 15s.")
-	s.on(&r.janitor, "janitor", "remove events after -retention. -janitor=false leaves the removal to another process, for example\n"+
+	s.on(&r.janitor, "janitor", "remove events after --retention. --janitor=false leaves the removal to another process, for example\n"+
 		"if the relay's role may not delete events. Defaults to true.")
 	s.duration(&r.retention, "retention", "how long delivered events are kept: for replay, and to recognise an event that is written again.\nDefaults to 7d.")
-	s.on(&r.asJSON, "json", "write the log in JSON.")
+	s.choice(&r.logFormat, "log-format", "FORMAT", "text or json. Defaults to text.", "text", "json")
+	s.choice(&r.logLevel, "log-level", "LEVEL", "debug, info, warn or error. debug writes a line for each published event. Defaults to info.", "debug", "info", "warn", "error")
 	r.places.define(s)
 	return r
 }
@@ -105,7 +109,7 @@ func (r *relaying) setDropUnroutable(text string) error {
 
 func (r *relaying) setBroker(s *settings) func(string) error {
 	return func(text string) error {
-		s.hide(text)
+		s.secrets.hide(text)
 		u, err := url.Parse(text)
 		if err != nil || u.Scheme != "amqp" && u.Scheme != "amqps" || u.Host == "" {
 			return errors.New("want amqp://user:password@host:port/vhost or amqps://…, " +
@@ -143,18 +147,31 @@ func (r *relaying) setDeclare(text string) error {
 func (r *relaying) check() error {
 	var errs []error
 	if len(r.outboxes) != 1 {
-		errs = append(errs, fmt.Errorf("-outbox (or %s_URL): want exactly one, got %d", envOf("outbox"), len(r.outboxes)))
+		errs = append(errs, fmt.Errorf("--outbox (or %s_URL): want exactly one, got %d", envOf("outbox"), len(r.outboxes)))
 	}
 	if r.broker == "" {
-		errs = append(errs, fmt.Errorf("-amqp (or %s_URL): is missing", envOf("amqp")))
+		errs = append(errs, fmt.Errorf("--amqp (or %s_URL): is missing", envOf("amqp")))
 	}
 	if r.partitions > idgen.Shards {
-		errs = append(errs, fmt.Errorf("-partitions (or %s): %d is more than %d", envOf("partitions"), r.partitions, idgen.Shards))
+		errs = append(errs, fmt.Errorf("--partitions (or %s): %d is more than %d", envOf("partitions"), r.partitions, idgen.Shards))
 	}
 	if r.batchSize > 1 && !r.envelope {
-		errs = append(errs, fmt.Errorf("-batch-size (or %s): batches need -envelope", envOf("batch-size")))
+		errs = append(errs, fmt.Errorf("--batch-size (or %s): batches need --envelope", envOf("batch-size")))
 	}
 	return errors.Join(errs...)
+}
+
+// logger returns a log in a format, from a level on.
+func logger(out io.Writer, format, level string) *slog.Logger {
+	options := &slog.HandlerOptions{}
+	var from slog.Level
+	if from.UnmarshalText([]byte(level)) == nil { // "" is no level
+		options.Level = from
+	}
+	if format == "json" {
+		return slog.New(slog.NewJSONHandler(out, options))
+	}
+	return slog.New(slog.NewTextHandler(out, options))
 }
 
 // connections is the maximal number of connections of a relay to PostgreSQL.
@@ -213,18 +230,15 @@ func (r *relaying) run(ctx context.Context, p *process) (int, error) {
 	if err := r.check(); err != nil {
 		return exitFailed, err
 	}
-	log := slog.New(slog.NewTextHandler(p.stderr, nil))
-	if r.asJSON {
-		log = slog.New(slog.NewJSONHandler(p.stderr, nil))
-	}
+	log := logger(p.stderr, r.logFormat, r.logLevel)
 	store, end, err := r.open(ctx)
 	if err != nil {
-		return exitFailed, fmt.Errorf("-outbox %s: %w", r.outboxes[0].name, err)
+		return exitFailed, fmt.Errorf("--outbox %s: %w", r.outboxes[0].name, err)
 	}
 	defer end()
 	publisher, err := r.publisher(log)
 	if err != nil {
-		return exitFailed, fmt.Errorf("-amqp: %w", err)
+		return exitFailed, fmt.Errorf("--amqp: %w", err)
 	}
 	defer func() { _ = publisher.Close() }() // unconfirmed events are sent again
 	r.config.Logger = log
@@ -234,12 +248,12 @@ func (r *relaying) run(ctx context.Context, p *process) (int, error) {
 	}
 	swept, err := r.sweep(ctx, store, log)
 	if err != nil {
-		return exitFailed, fmt.Errorf("-retention: %w", err)
+		return exitFailed, fmt.Errorf("--retention: %w", err)
 	}
 	defer swept()
 	stop, err := r.serve(ctx, log, relay, publisher)
 	if err != nil {
-		return exitFailed, fmt.Errorf("-listen: %w", err)
+		return exitFailed, fmt.Errorf("--listen: %w", err)
 	}
 	defer stop()
 	log.InfoContext(ctx, "relay starts", "relay", relay.Name(), "outbox", r.places.label(&r.outboxes[0]))
@@ -250,7 +264,7 @@ func (r *relaying) run(ctx context.Context, p *process) (int, error) {
 	return exitOK, nil
 }
 
-// serve serves the health of the relay until stop is called; without -listen it does nothing.
+// serve serves the health of the relay until stop is called; without --listen it does nothing.
 func (r *relaying) serve(ctx context.Context, log *slog.Logger, rel *relay.Relay, publisher *amqp.Publisher) (stop func(), err error) {
 	if r.listen == "" {
 		return func() {}, nil

@@ -30,7 +30,7 @@ import (
 // plantEvents makes an outbox with events of one topic.
 func plantEvents(t *testing.T, url, topic string, n int) {
 	t.Helper()
-	status, _, errs := call(t, nil, "migrate", "-database", url)
+	status, _, errs := call(t, nil, "migrate", "up", "--database", url)
 	if status != exitOK {
 		t.Fatal(errs)
 	}
@@ -63,7 +63,7 @@ type daemon struct {
 // start starts a relay and waits for the line with the address of its health.
 func start(t *testing.T, args ...string) *daemon {
 	t.Helper()
-	d := &daemon{cmd: exec.CommandContext(t.Context(), program, append([]string{"relay", "-listen", "127.0.0.1:0"}, args...)...), logged: make(chan string, 1)}
+	d := &daemon{cmd: exec.CommandContext(t.Context(), program, append([]string{"relay", "--listen", "127.0.0.1:0"}, args...)...), logged: make(chan string, 1)}
 	stderr, err := d.cmd.StderrPipe()
 	ok(t, err)
 	ok(t, d.cmd.Start())
@@ -187,7 +187,7 @@ func relayPublishesUntilItIsTold(t *testing.T, setting string, as func(d *amqp09
 
 	file := filepath.Join(t.TempDir(), "relay.yaml")
 	ok(t, os.WriteFile(file, []byte("outbox: "+database+"\namqp: "+broker+"\nexchanges: queue\ncompeting-consumers: true\nlease: 2s\n"+setting+": true\n"), 0o600))
-	d := start(t, "-config", file)
+	d := start(t, "--config", file)
 	await(t, d.status(t, "/readyz", http.StatusOK, `{"ok":true,"problems":[]}`))
 	await(t, d.status(t, "/healthz", http.StatusOK, `"ok":true`))
 	for i := range n {
@@ -243,7 +243,7 @@ func TestRelayPublishesToPartitions(t *testing.T) {
 			return channel.ExchangeDelete(topic, false, false)
 		}))
 	})
-	d := start(t, "-outbox", database, "-amqp", broker, "-partitions", fmt.Sprint(partitions))
+	d := start(t, "--outbox", database, "--amqp", broker, "--partitions", fmt.Sprint(partitions))
 	for i := range n {
 		select {
 		case m := <-messages:
@@ -277,8 +277,8 @@ func TestRelayRemovesWhatWasDeliveredLongAgo(t *testing.T) {
 		ok(t, conn.QueryRow(t.Context(), `SELECT count(*) FROM boxpair.outbox_events`).Scan(&n))
 		return n
 	}
-	args := []string{"-outbox", database, "-amqp", "amqp://127.0.0.1:1/"}
-	kept := start(t, append(args, "-janitor=false", "-retention", "1s")...)
+	args := []string{"--outbox", database, "--amqp", "amqp://127.0.0.1:1/"}
+	kept := start(t, append(args, "--janitor=false", "--retention", "1s")...)
 	await(t, kept.status(t, "/readyz", http.StatusServiceUnavailable, `"broker: `))
 	if log := kept.stop(t); left() != 3 || strings.Contains(log, "retention pass") {
 		t.Errorf("%d events are left without a janitor: %s", left(), log)
@@ -308,7 +308,7 @@ func TestRelayThatCannotWorkIsAliveAndNotReady(t *testing.T) {
 			t.Parallel()
 			database := testenv.Postgres(t)
 			plantEvents(t, database, testenv.Name(t), 0)
-			d := start(t, "-outbox", database, "-amqp", c.broker)
+			d := start(t, "--outbox", database, "--amqp", c.broker)
 			await(t, d.status(t, "/readyz", http.StatusServiceUnavailable, c.why))
 			await(t, d.status(t, "/healthz", http.StatusOK, `"ok":true`))
 			_, body := d.get(t, "/readyz")
@@ -325,8 +325,8 @@ func TestRelayThatCannotWorkIsAliveAndNotReady(t *testing.T) {
 func TestRelayWithoutItsTablesIsNotReadyAndNamesTheCommand(t *testing.T) {
 	t.Parallel()
 	database := testenv.Postgres(t)
-	d := start(t, "-outbox", database, "-amqp", testenv.AMQPURL(t))
-	await(t, d.status(t, "/readyz", http.StatusServiceUnavailable, `migrations are missing: run \"boxpair migrate\"`))
+	d := start(t, "--outbox", database, "--amqp", testenv.AMQPURL(t))
+	await(t, d.status(t, "/readyz", http.StatusServiceUnavailable, `migrations are missing: run \"boxpair migrate up\"`))
 	plantEvents(t, database, testenv.Name(t), 0)
 	await(t, d.status(t, "/readyz", http.StatusOK, `"ok":true`))
 	if log := d.stop(t); !strings.Contains(log, "tables of the outbox are not as they should be") {
@@ -342,32 +342,32 @@ func TestWrongSettingsOfTheRelayAreNamed(t *testing.T) {
 		ok(t, os.WriteFile(path, []byte(text), 0o600))
 		return path
 	}
-	good := []string{"relay", "-outbox", "postgres://a@127.0.0.1:1/b", "-amqp", "amqp://127.0.0.1:1/"}
+	good := []string{"relay", "--outbox", "postgres://a@127.0.0.1:1/b", "--amqp", "amqp://127.0.0.1:1/"}
 	for _, c := range []struct {
 		env  []string
 		args []string
 		want string
 	}{
-		{nil, []string{"relay"}, "-outbox (or BOXPAIR_OUTBOX_URL): want exactly one, got 0"},
-		{nil, []string{"relay"}, "-amqp (or BOXPAIR_AMQP_URL): is missing"},
-		{nil, append(good, "-amqp", "http://a/"), "-amqp: want amqp://"},
-		{nil, append(good, "-exchanges", "exchange:"), "-exchanges: want topic, queue or exchange:NAME"},
-		{nil, append(good, "-declare", "some"), "-declare: want all, check or none"},
-		{nil, append(good, "-partitions", "65"), "-partitions (or BOXPAIR_PARTITIONS): 65 is more than 64"},
-		{nil, append(good, "-batch-size", "2"), "-batch-size (or BOXPAIR_BATCH_SIZE): batches need -envelope"},
-		{nil, append(good, "-window", "0"), "-window: want a number above zero"},
-		{nil, append(good, "-lease", "1ms"), "LeaseTTL: 1ms is shorter than 100ms"},
-		{nil, append(good, "-listen", "127.0.0.1:99999"), "-listen: "},
+		{nil, []string{"relay"}, "--outbox (or BOXPAIR_OUTBOX_URL): want exactly one, got 0"},
+		{nil, []string{"relay"}, "--amqp (or BOXPAIR_AMQP_URL): is missing"},
+		{nil, append(good, "--amqp", "http://a/"), "--amqp: want amqp://"},
+		{nil, append(good, "--exchanges", "exchange:"), "--exchanges: want topic, queue or exchange:NAME"},
+		{nil, append(good, "--declare", "some"), "--declare: want all, check or none"},
+		{nil, append(good, "--partitions", "65"), "--partitions (or BOXPAIR_PARTITIONS): 65 is more than 64"},
+		{nil, append(good, "--batch-size", "2"), "--batch-size (or BOXPAIR_BATCH_SIZE): batches need --envelope"},
+		{nil, append(good, "--window", "0"), "--window: want a number above zero"},
+		{nil, append(good, "--lease", "1ms"), "LeaseTTL: 1ms is shorter than 100ms"},
+		{nil, append(good, "--listen", "127.0.0.1:99999"), "--listen: "},
 		{[]string{"BOXPAIR_LEASE=soon"}, good, "BOXPAIR_LEASE: want a duration"},
-		{nil, append(good, "-config", filepath.Join(dir, "none.yaml")), "-config: open "},
-		{nil, append(good, "-config", write("a.yaml", "lease: soon\n")), "a.yaml, line 1: lease: want a duration"},
-		{nil, append(good, "-config", write("b.yaml", "# relay\nleese: 2s\n")), "b.yaml, line 2: leese: is not a setting of this command"},
-		{nil, append(good, "-config", write("c.yaml", "lease: 1s\nlease: 2s\n")), "lease: is set twice"},
-		{nil, append(good, "-config", write("d.yaml", "lease:\n")), "lease: a value is missing"},
-		{nil, append(good, "-config", write("e.yaml", "lease: [1s]\n")), "lease: a value is missing"},
-		{nil, append(good, "-config", write("f.yaml", "just text\n")), `want lines such as "lease: 10s"`},
-		{nil, append(good, "-config", write("g.yaml", "config: h.yaml\n")), "config: is not a setting"},
-		{nil, []string{"relay", "-config", write("h.yaml", "outbox: [postgres://a@h/b, postgres://a@h/c]\namqp: amqp://h/\n")}, "want exactly one, got 2"},
+		{nil, append(good, "--config", filepath.Join(dir, "none.yaml")), "--config: open "},
+		{nil, append(good, "--config", write("a.yaml", "lease: soon\n")), "a.yaml, line 1: lease: want a duration"},
+		{nil, append(good, "--config", write("b.yaml", "# relay\nleese: 2s\n")), "b.yaml, line 2: leese: is not a setting of any command"},
+		{nil, append(good, "--config", write("c.yaml", "lease: 1s\nlease: 2s\n")), "lease: is set twice"},
+		{nil, append(good, "--config", write("d.yaml", "lease:\n")), "lease: a value is missing"},
+		{nil, append(good, "--config", write("e.yaml", "lease: [1s]\n")), "lease: a value is missing"},
+		{nil, append(good, "--config", write("f.yaml", "just text\n")), `want lines such as "lease: 10s"`},
+		{nil, append(good, "--config", write("g.yaml", "config: h.yaml\n")), "config: is not a setting"},
+		{nil, []string{"relay", "--config", write("h.yaml", "outbox: [postgres://a@h/b, postgres://a@h/c]\namqp: amqp://h/\n")}, "want exactly one, got 2"},
 	} {
 		status, _, errs := call(t, c.env, c.args...)
 		if status != exitFailed || !strings.Contains(errs, c.want) {
@@ -384,7 +384,7 @@ func TestPasswordInTheWrongPlaceOfTheFileIsNotShown(t *testing.T) {
 		"postgres://a:" + password + "@h/b: outbox\n", "outbox: postgres://a:" + password + "@h:x/b\n", "postgres://a:" + password + "@h/b\n",
 	} {
 		ok(t, os.WriteFile(file, []byte(text), 0o600))
-		status, out, errs := call(t, nil, "relay", "-config", file)
+		status, out, errs := call(t, nil, "relay", "--config", file)
 		if status != exitFailed || strings.Contains(out+errs, password) {
 			t.Errorf("%d, %s%s", status, out, errs)
 		}
@@ -396,15 +396,15 @@ func TestFlagsGoBeforeTheEnvironmentAndThatBeforeTheFile(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "relay.yaml")
 	ok(t, os.WriteFile(file, []byte("lease: 1m\npoll: 1m\nroute-grace: 1m\npoll-only: true\noutbox: [sqlite:a, sqlite:b]\n"), 0o600))
 	env := map[string]string{"BOXPAIR_CONFIG": file, "BOXPAIR_LEASE": "2m", "BOXPAIR_POLL": "2m"}
-	s := newSettings(&process{stderr: io.Discard, getenv: func(name string) string { return env[name] }})
+	s := newSettings(&process{stderr: io.Discard, getenv: func(name string) string { return env[name] }}, &secrets{})
 	var r relaying
 	s.duration(&r.config.LeaseTTL, "lease", "")
 	s.duration(&r.config.PollMax, "poll", "")
 	s.duration(&r.config.RouteGrace, "route-grace", "")
 	s.on(&r.config.PollOnly, "poll-only", "")
 	s.urls(&r.outboxes, "outbox", "")
-	_, err := s.parse([]string{"-lease", "3m"})
-	ok(t, err)
+	ok(t, s.flags.Parse([]string{"--lease", "3m"}))
+	ok(t, s.complete())
 	if c := &r.config; c.LeaseTTL != 3*time.Minute || c.PollMax != 2*time.Minute || c.RouteGrace != time.Minute || !c.PollOnly || len(r.outboxes) != 2 {
 		t.Errorf("%v, %v, %v, %v, %d outboxes", c.LeaseTTL, c.PollMax, c.RouteGrace, c.PollOnly, len(r.outboxes))
 	}
@@ -412,9 +412,9 @@ func TestFlagsGoBeforeTheEnvironmentAndThatBeforeTheFile(t *testing.T) {
 
 func TestBatchesAreSentOnRequest(t *testing.T) {
 	t.Parallel()
-	for args, want := range map[string]int{"": 1, "-envelope": 1, "-envelope -batch-size 8": 8} {
-		s := newSettings(&process{stderr: io.Discard, getenv: func(string) string { return "" }})
-		r := settingsOfRelay(t, s, append([]string{relayCommand.name, "-amqp", "amqp://127.0.0.1:1/"}, strings.Fields(args)...))
+	for args, want := range map[string]int{"": 1, "--envelope": 1, "--envelope --batch-size 8": 8} {
+		s := newSettings(&process{stderr: io.Discard, getenv: func(string) string { return "" }}, &secrets{})
+		r := settingsOfRelay(t, s, append([]string{relayCommand.name, "--amqp", "amqp://127.0.0.1:1/"}, strings.Fields(args)...))
 		p, err := r.publisher(slog.New(slog.DiscardHandler))
 		ok(t, err)
 		if messages, _ := p.BatchLimit(); messages != want {

@@ -2,54 +2,103 @@ package main
 
 import (
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"net/url"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/spf13/pflag"
 )
 
 // settings are the flags of a command, with the environment variables that replace them.
 type settings struct {
-	flags   *flag.FlagSet
+	flags   *pflag.FlagSet
 	getenv  func(string) string
 	environ func() []string
 	list    []setting
-	secrets []string // never to be printed
-	file    string   // the configuration file
+	secrets *secrets
+	file    string // the configuration file
+	home    string
+	context string // the name of a context in the configuration file
+
+	operands     string // as in the help, such as "ID…"; "" for none
+	operandsFrom func(args []string) error
 }
 
 // setting is one flag with its environment variable.
 type setting struct {
 	flag, env, value, usage string
-	many                    bool // may be given several times; in the environment, separated by spaces
+	many                    bool     // may be given several times; in the environment, separated by spaces
+	values                  []string // all values, if they are few
 }
 
-func newSettings(p *process) *settings {
-	flags := flag.NewFlagSet("", flag.ContinueOnError)
-	flags.SetOutput(io.Discard) // errors would print values, and so passwords
-	s := &settings{flags: flags, getenv: p.getenv, environ: p.environ}
+func newSettings(p *process, hidden *secrets) *settings {
+	s := &settings{flags: pflag.NewFlagSet("", pflag.ContinueOnError), getenv: p.getenv, environ: p.environ, secrets: hidden, home: p.home}
+	s.flags.SortFlags = false
 	if s.environ == nil {
 		s.environ = func() []string { return nil }
 	}
-	s.text(&s.file, configSetting, "FILE", "a YAML file with settings under the names of the flags, for settings without\n"+
-		"flag and variable. Defaults to none.")
+	s.operandsFrom = func(args []string) error {
+		if len(args) > 0 {
+			return fmt.Errorf("%d unexpected arguments after the flags", len(args))
+		}
+		return nil
+	}
+	s.text(&s.file, configSetting, "FILE", "a YAML file with settings under the names of the flags, for settings without flag and variable.\n"+
+		"Defaults to boxpair/config.yaml in the user's configuration directory, if the file exists.")
+	s.text(&s.context, contextSetting, "NAME", "a set of settings in the file, under contexts. Defaults to the file's context.")
 	return s
 }
+
+// documented returns the settings of a command, for documents.
+func documented(c *command) *settings {
+	s := newSettings(&process{stderr: io.Discard, getenv: func(string) string { return "" }}, &secrets{})
+	c.define(s)
+	return s
+}
+
+// flagValue is the value of a flag.
+type flagValue struct {
+	kind string
+	set  func(string) error
+}
+
+func (v flagValue) String() string        { return "" }
+func (v flagValue) Set(text string) error { return v.set(text) }
+func (v flagValue) Type() string          { return v.kind }
 
 // add declares a setting. set parses the setting's text. value is the name of the value in the
 // help, or "" for a switch.
 func (s *settings) add(name, env, value, usage string, many bool, set func(string) error) {
-	s.list = append(s.list, setting{name, env, value, usage, many})
+	s.list = append(s.list, setting{name, env, value, usage, many, nil})
+	kind := value
 	if value == "" {
-		s.flags.BoolFunc(name, usage, set)
-		return
+		kind = "bool"
 	}
-	s.flags.Func(name, usage, set)
+	f := s.flags.VarPF(flagValue{kind, set}, name, shorthands[name], strings.ReplaceAll(usage, "\n", " ")+" ("+env+")")
+	if value == "" {
+		f.NoOptDefVal = "true"
+	}
+}
+
+// shorthands are the flags with a short form.
+var shorthands = map[string]string{"output": "o", "reason": "m"}
+
+// choice declares a setting that is one of several words.
+func (s *settings) choice(to *string, name, value, usage string, words ...string) {
+	s.add(name, envOf(name), value, usage, false, func(text string) error {
+		if !slices.Contains(words, text) {
+			return fmt.Errorf("want %s or %s", strings.Join(words[:len(words)-1], ", "), words[len(words)-1])
+		}
+		*to = text
+		return nil
+	})
+	s.list[len(s.list)-1].values = words
 }
 
 // envPrefix begins the names of all environment variables.
@@ -125,24 +174,18 @@ func (s *settings) count(to *int, name, usage string) {
 // urls declares a setting that names databases.
 func (s *settings) urls(to *[]target, name, usage string) {
 	s.add(name, envOf(name)+"_URL", "URL", usage, true, func(text string) error {
-		s.hide(text)
+		s.secrets.hide(text)
 		t, err := parseTarget(text)
 		*to = append(*to, t)
 		return err
 	})
 }
 
-// parse reads the flags, then the environment for settings without a flag, then the configuration
-// file for settings without either. asked tells that the user asked for help.
-func (s *settings) parse(args []string) (asked bool, err error) {
-	if err := s.flags.Parse(args); err != nil {
-		return errors.Is(err, flag.ErrHelp), s.clean(err)
-	}
-	if s.flags.NArg() > 0 {
-		return false, fmt.Errorf("%d unexpected arguments after the flags", s.flags.NArg())
-	}
+// complete reads the environment for settings without a flag, then the configuration file for
+// settings without either.
+func (s *settings) complete() error {
 	given := make(map[string]bool)
-	s.flags.Visit(func(f *flag.Flag) { given[f.Name] = true })
+	s.flags.VisitAll(func(f *pflag.Flag) { given[f.Name] = f.Changed })
 	errs := s.strangers()
 	for _, setting := range s.list {
 		text := s.getenv(setting.env)
@@ -160,10 +203,7 @@ func (s *settings) parse(args []string) (asked bool, err error) {
 			}
 		}
 	}
-	if s.file != "" {
-		errs = append(errs, s.readFile(given))
-	}
-	return false, errors.Join(errs...)
+	return errors.Join(append(errs, s.readFile(given))...)
 }
 
 // ofService matches the variables that Kubernetes sets for a service whose name begins with
@@ -174,42 +214,32 @@ var ofService = regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+
 func (s *settings) strangers() (errs []error) {
 	for _, variable := range s.environ() {
 		name, _, _ := strings.Cut(variable, "=")
-		if strings.HasPrefix(name, envPrefix) && !known()[name] && !ofService.MatchString(name) {
-			errs = append(errs, fmt.Errorf("%s: is not a setting of any command", s.conceal(name)))
+		if strings.HasPrefix(name, envPrefix) && !known().variables[name] && !ofService.MatchString(name) {
+			errs = append(errs, fmt.Errorf("%s: is not a setting of any command", s.secrets.conceal(name)))
 		}
 	}
 	return errs
 }
 
-// known returns the variables of all commands: one environment may serve several commands.
-var known = sync.OnceValue(func() map[string]bool {
-	names := make(map[string]bool)
+// names are the names of the settings of all commands.
+type names struct{ flags, variables map[string]bool }
+
+// known returns the settings of all commands: one environment may serve several commands.
+var known = sync.OnceValue(func() names {
+	n := names{make(map[string]bool), make(map[string]bool)}
 	for i := range commands {
-		all := newSettings(&process{stderr: io.Discard, getenv: func(string) string { return "" }})
-		commands[i].define(all)
-		for _, setting := range all.list {
-			names[setting.env] = true
+		for _, setting := range documented(&commands[i]).list {
+			n.flags[setting.flag], n.variables[setting.env] = true, true
 		}
 	}
-	return names
+	return n
 })
 
-// clean removes the value from an error of package flag.
-func (s *settings) clean(err error) error {
-	text := err.Error()
-	if rest, ok := strings.CutPrefix(text, "invalid "); ok { // invalid value "…" for flag -x: why
-		if i := strings.Index(rest, " for flag -"); i >= 0 {
-			return errors.New(rest[i+len(" for flag "):])
-		}
-		if i := strings.LastIndex(rest, " for -"); i >= 0 {
-			return errors.New(rest[i+len(" for "):])
-		}
-	}
-	return err
-}
+// secrets are texts that are never to be printed.
+type secrets struct{ list []string }
 
 // hide keeps the password of a URL, or text that may be a password, out of all output.
-func (s *settings) hide(text string) {
+func (s *secrets) hide(text string) {
 	if i := strings.Index(text, "://"); i >= 0 {
 		user, _, found := strings.Cut(text[i+3:], "@")
 		if at := strings.LastIndex(text, "@"); at > i {
@@ -228,37 +258,25 @@ func (s *settings) hide(text string) {
 	}
 }
 
-func (s *settings) secret(text string) {
+func (s *secrets) secret(text string) {
 	if text != "" {
-		s.secrets = append(s.secrets, text, url.QueryEscape(text), url.PathEscape(text))
+		s.list = append(s.list, text, url.QueryEscape(text), url.PathEscape(text))
 	}
 }
 
 // redact returns the text of err without passwords.
-func (s *settings) redact(err error) string { return s.conceal(err.Error()) }
+func (s *secrets) redact(err error) string { return s.conceal(err.Error()) }
 
 // minSecret is the minimal length of a password that is replaced: a shorter text, such as the
 // letter a, occurs in most texts. No known code prints a password; the replacement is a second
 // safeguard.
 const minSecret = 4
 
-func (s *settings) conceal(text string) string {
-	for _, secret := range s.secrets {
+func (s *secrets) conceal(text string) string {
+	for _, secret := range s.list {
 		if len(secret) >= minSecret {
 			text = strings.ReplaceAll(text, secret, "***")
 		}
 	}
 	return text
-}
-
-// describe prints the settings.
-func (s *settings) describe(w io.Writer) {
-	for _, setting := range s.list {
-		value := setting.value
-		if value != "" {
-			value = " " + value
-		}
-		fmt.Fprintf(w, "  -%s%s  (%s)\n", setting.flag, value, setting.env)
-		fmt.Fprintf(w, "        %s\n", strings.ReplaceAll(setting.usage, "\n", "\n        "))
-	}
 }

@@ -1,39 +1,39 @@
 package main
 
 import (
-	"cmp"
+	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/boxpair/boxpair/audit"
 	"github.com/boxpair/boxpair/health"
+	"github.com/boxpair/boxpair/idgen"
 	"github.com/boxpair/boxpair/store/control"
 	"github.com/boxpair/boxpair/store/inbox"
-	"github.com/boxpair/boxpair/store/outbox"
 )
 
 var status = command{
 	name:    "status",
-	summary: "show whether an outbox or an inbox is healthy, and what waits in it",
-	details: `Prints whether an outbox is healthy, degraded or unhealthy, with the reasons; how many events wait, and the age of the oldest; how
-many events are deferred or parked; how many relays run, and to which topics they cannot send; the pauses in force. With -inbox, the
-state of each consumer, and the pauses.
+	summary: "show whether outboxes and inboxes are healthy, and what waits in them",
+	group:   looking,
+	details: `Prints for each outbox whether it is healthy, degraded or unhealthy, and why; how many events wait,
+and the age of the oldest; how many are deferred or parked; the routes that do not work; the pauses in
+force; the causes of dead events. For each inbox the same of its consumers. --watch prints it again
+every few seconds.
 
-    boxpair status -outbox postgres://monitor@orders/shop -json
-    boxpair status -inbox postgres://monitor@stock/stock -consumer stock/reserve -fail degraded
+    boxpair status --outbox postgres://monitor@orders/shop --inbox postgres://monitor@stock/stock
+    boxpair status --inbox postgres://monitor@stock/stock --consumer stock/reserve --fail degraded -o json
 
-Exit status: 0 the state is better than -fail, 1 the state is as bad as -fail or worse, 2 the state could not be read.`,
+Exit status: 0 every state is better than --fail, 1 a state is as bad as --fail or worse, 2 a state could not be read.`,
 	define: func(s *settings) func(context.Context, *process) (int, error) {
-		q := &inspection{fail: health.Unhealthy}
+		q := &inspection{fail: "unhealthy"}
 		q.define(s)
 		return q.run
 	},
@@ -41,68 +41,133 @@ Exit status: 0 the state is better than -fail, 1 the state is as bad as -fail or
 
 // inspection holds the settings of status.
 type inspection struct {
-	selection // only its databases and the filter's Consumer are used
+	databases
+	display
 
+	consumer   string
 	thresholds health.Config
-	fail       health.State // "" for never
-	asJSON     bool
+	fail       string
+	watch      bool
+	every      time.Duration
 }
 
 func (q *inspection) define(s *settings) {
 	c := &q.thresholds
-	s.urls(&q.outboxes, "outbox", "the database of the outbox.")
-	s.urls(&q.inboxes, "inbox", "the database of the inbox.")
-	s.text(&q.filter.Consumer, "consumer", "NAME", "only this consumer of the inbox, such as stock/reserve. Defaults to all.")
-	s.add("fail", envOf("fail"), "STATE", "the state from which on the exit status is 1: degraded, unhealthy or never. Defaults to unhealthy.", false, q.setFail)
+	q.databases.define(s, "the database of an outbox. May be given several times.", "the database of an inbox. May be given several times.")
+	s.text(&q.consumer, "consumer", "NAME", "only this consumer of the inboxes, such as stock/reserve. Defaults to all.")
+	s.choice(&q.fail, "fail", "STATE", "the state from which on the exit status is 1: degraded, unhealthy or never. Defaults to unhealthy.", "degraded", "unhealthy", "never")
 	s.duration(&c.DegradedAge, "degraded-age", "the age of the oldest waiting event or message from which on the state is degraded. Defaults to 1m.")
-	s.duration(&c.UnhealthyAge, "unhealthy-age", "the age from which on the state is unhealthy. Defaults to 10m, or to -degraded-age if that is longer.")
+	s.duration(&c.UnhealthyAge, "unhealthy-age", "the age from which on the state is unhealthy. Defaults to 10m, or to --degraded-age if that is longer.")
 	s.count(&c.DegradedPending, "degraded-pending", "the number of waiting events or messages from which on the state is degraded. Defaults to 10000.")
 	s.count(&c.UnhealthyPending, "unhealthy-pending", "the number from which on the state is unhealthy. Defaults to none.")
 	s.count(&c.DegradedDead, "degraded-dead", "the number of events or messages for an operator from which on the state is degraded. Defaults to 1.")
-	s.count(&c.UnhealthyDead, "unhealthy-dead", "the number from which on the state is unhealthy. Defaults to 100, or to -degraded-dead if that is more.")
-	s.on(&q.asJSON, "json", "print one JSON object instead of a table.")
-	q.places.define(s)
+	s.count(&c.UnhealthyDead, "unhealthy-dead", "the number from which on the state is unhealthy. Defaults to 100, or to --degraded-dead if that is more.")
+	q.every = watchEvery
+	s.on(&q.watch, "watch", "print the status again and again, until interrupted.")
+	s.duration(&q.every, "every", "the time between two prints of --watch. Defaults to 2s.")
+	q.display.define(s)
 }
 
-func (q *inspection) setFail(text string) error {
-	states := map[string]health.State{"degraded": health.Degraded, "unhealthy": health.Unhealthy, "never": ""}
-	state, known := states[text]
-	if !known {
-		return errors.New("want degraded, unhealthy or never")
-	}
-	q.fail = state
-	return nil
-}
+const watchEvery = 2 * time.Second
 
 func (q *inspection) run(ctx context.Context, p *process) (int, error) {
 	check, err := health.New(q.thresholds)
-	if err != nil {
+	if err := errors.Join(err, q.some()); err != nil {
 		return exitFailed, err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, inspectionTimeout, fmt.Errorf("the database gave no answer within %v", inspectionTimeout))
+	if !q.watch {
+		return q.once(ctx, p, check)
+	}
+	again := time.NewTicker(q.every)
+	defer again.Stop()
+	for {
+		var page bytes.Buffer
+		paged := *p
+		paged.stdout = &page
+		_, err := q.once(ctx, &paged, check)
+		if ctx.Err() != nil {
+			return exitOK, nil // the end of a watch is no failure
+		}
+		const home = "\x1b[H\x1b[2J\x1b[3J" // of the cursor, on an empty screen
+		if p.width > 0 && !q.json() {
+			fmt.Fprint(p.stdout, home)
+		}
+		_, _ = page.WriteTo(p.stdout)
+		if err != nil {
+			fmt.Fprintln(p.stdout, plain(err.Error())) // databases come back
+		}
+		select {
+		case <-ctx.Done():
+			return exitOK, nil
+		case <-again.C:
+		}
+	}
+}
+
+// report is the output of status in JSON.
+type report struct {
+	State    health.State   `json:"state"`
+	Outboxes []outboxStatus `json:"outboxes"`
+	Inboxes  []inboxStatus  `json:"inboxes"`
+}
+
+// once reads the state of all databases, and prints it.
+func (q *inspection) once(ctx context.Context, p *process, check *health.Check) (int, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, inspectionTimeout, fmt.Errorf("the databases gave no answer within %v", inspectionTimeout))
 	defer cancel()
-	var state health.State
-	err = q.with(ctx, func(s *operators) (err error) {
-		if len(q.inboxes) > 0 {
-			state, err = q.inbox(ctx, p.stdout, s, check)
-		} else {
-			state, err = q.outbox(ctx, p.stdout, s, check)
+	r := report{health.Healthy, []outboxStatus{}, []inboxStatus{}}
+	err := q.each(ctx, true, func(s *operators) error {
+		if s.isInbox {
+			one, err := q.inbox(ctx, s, check)
+			if err == nil {
+				r.Inboxes, r.State = append(r.Inboxes, *one), health.Worst(r.State, one.State)
+			}
+			return err
+		}
+		one, err := q.outbox(ctx, s, check)
+		if err == nil {
+			r.Outboxes, r.State = append(r.Outboxes, *one), health.Worst(r.State, one.State)
 		}
 		return err
 	})
+	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
+		err = context.Cause(ctx)
+	}
+	if len(r.Outboxes)+len(r.Inboxes) > 0 {
+		err = errors.Join(q.print(p, &r), err)
+	}
 	switch {
-	case err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded):
-		return exitFailed, context.Cause(ctx)
 	case err != nil:
 		return exitFailed, err
-	case q.fail != "" && health.Worst(state, q.fail) == state:
+	case q.fail != "never" && health.Worst(r.State, health.State(q.fail)) == r.State:
 		return exitFound, nil
 	}
 	return exitOK, nil
 }
 
-// outboxStatus is the output of status in JSON.
+func (q *inspection) print(p *process, r *report) error {
+	if q.json() {
+		return q.encode(p.stdout, r)
+	}
+	var errs []error
+	for i := range r.Outboxes {
+		if i > 0 {
+			fmt.Fprintln(p.stdout)
+		}
+		errs = append(errs, q.printOutbox(p, &r.Outboxes[i]))
+	}
+	for i := range r.Inboxes {
+		if i+len(r.Outboxes) > 0 {
+			fmt.Fprintln(p.stdout)
+		}
+		errs = append(errs, q.printInbox(p, &r.Inboxes[i]))
+	}
+	return errors.Join(errs...)
+}
+
+// outboxStatus is the state of an outbox in JSON.
 type outboxStatus struct {
+	Database string `json:"database"`
 	health.Report
 	Pending       int64   `json:"pending"`
 	PendingCapped bool    `json:"pending_capped"`
@@ -117,6 +182,8 @@ type outboxStatus struct {
 
 	Routes []routeStatus `json:"routes"` // routes that do not work; never null
 	Pauses []pauseStatus `json:"pauses"` // never null
+
+	pauses []control.Pause
 }
 
 // routeStatus is a topic to which a relay cannot send, in JSON.
@@ -129,68 +196,82 @@ type routeStatus struct {
 	Relay      string  `json:"relay"`
 }
 
-// outbox prints the state of an outbox.
-func (q *inspection) outbox(ctx context.Context, out io.Writer, s *operators, check *health.Check) (health.State, error) {
+// outbox reads the state of an outbox.
+func (q *inspection) outbox(ctx context.Context, s *operators, check *health.Check) (*outboxStatus, error) {
 	st, err := s.outbox.Stats(ctx)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	stalled, err := s.outbox.ListRoutes(ctx)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	pauses, err := s.outbox.Pauses(ctx)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	report := check.Routes(check.Outbox(st), stalled)
-	if err := q.tables(ctx, s, &report); err != nil {
-		return "", err
+	o := &outboxStatus{
+		Database: s.name, Report: check.Routes(check.Outbox(st), stalled),
+		Pending: st.Pending, PendingCapped: st.PendingCapped, OldestSeconds: st.OldestPending.Seconds(), Deferred: st.Deferred,
+		Retrying: st.Retrying, Following: st.Following, Dead: st.Dead, Owned: st.Owned, Relays: st.Relays,
+		Routes: make([]routeStatus, len(stalled)), Pauses: pauseStatuses(pauses), pauses: pauses,
 	}
-	causes, err := q.causes(ctx, s, "", st.Dead)
-	if err != nil {
-		return "", err
+	for i, r := range stalled {
+		o.Routes[i] = routeStatus{r.Topic, r.Route, string(r.State), r.For.Seconds(), r.LastError, r.Relay}
 	}
-	if q.asJSON {
-		routes := make([]routeStatus, len(stalled))
-		for i, r := range stalled {
-			routes[i] = routeStatus{r.Topic, r.Route, string(r.State), r.For.Seconds(), r.LastError, r.Relay}
+	if err := tables(ctx, s, &o.Report); err != nil {
+		return nil, err
+	}
+	o.Causes, err = causesIf(ctx, s, "", st.Dead)
+	return o, err
+}
+
+func (q *inspection) printOutbox(p *process, o *outboxStatus) error {
+	q.headline(p, "outbox", o.Database, &o.Report)
+	more := ""
+	if o.PendingCapped {
+		more = " or more"
+	}
+	oldest := ""
+	if o.OldestSeconds > 0 {
+		oldest = ", the oldest for " + short(seconds(o.OldestSeconds))
+	}
+	fmt.Fprintf(p.stdout, "pending %d%s%s; deferred %d; retrying %d; following %d; dead %d\n", o.Pending, more, oldest, o.Deferred, o.Retrying, o.Following, o.Dead)
+	fmt.Fprintf(p.stdout, "relays %d, with %d of %d shards\n", o.Relays, o.Owned, idgen.Shards)
+	var errs []error
+	if len(o.Routes) > 0 {
+		g := q.grid(p, column{head: "topic", flexible: true}, column{head: "route", flexible: true, wide: true}, column{head: "state"}, column{head: "for"},
+			column{head: "relay", wide: true}, column{head: "last error", flexible: true})
+		for _, r := range o.Routes {
+			g.add(r.Topic, r.Route, r.State, short(seconds(r.ForSeconds)), r.Relay, r.LastError)
 		}
-		return report.State, json.NewEncoder(out).Encode(outboxStatus{
-			report, st.Pending, st.PendingCapped, st.OldestPending.Seconds(), st.Deferred, st.Retrying, st.Following, st.Dead, st.Owned, st.Relays, causes,
-			routes, pauseStatuses(pauses),
-		})
+		errs = append(errs, g.print(p.stdout))
 	}
-	return report.State, errors.Join(printOutbox(out, &report, &st, causes), printRoutes(out, stalled), printPaused(out, pauses))
+	if len(o.pauses) > 0 {
+		errs = append(errs, q.printPauses(p, p.stdout, o.pauses))
+	}
+	printCauses(p.stdout, "", o.Causes)
+	return errors.Join(errs...)
 }
 
-// printPaused prints pauses as a further section, unless there are none.
-func printPaused(out io.Writer, pauses []control.Pause) error {
-	if len(pauses) == 0 {
-		return nil
-	}
-	fmt.Fprintln(out)
-	return printPauses(out, pauses)
-}
+func seconds(n float64) time.Duration { return time.Duration(n * float64(time.Second)) }
 
-// printRoutes prints routes as a further section, unless there are none.
-func printRoutes(out io.Writer, stalled []outbox.StalledRoute) error {
-	if len(stalled) == 0 {
-		return nil
+// headline prints the name and the state of a database, and each problem on a line.
+func (q *inspection) headline(p *process, side, name string, r *health.Report) {
+	state := string(r.State)
+	if q.colored(p) {
+		state = paint(state)
 	}
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprint(w, "\ntopic\troute\tstate\tfor\trelay\tlast error\n")
-	for i := range stalled {
-		r := &stalled[i]
-		fmt.Fprintf(w, "%s\t%s\t%s\t%v\t%s\t%s\n", plain(r.Topic), plain(r.Route), r.State, r.For.Round(time.Second), plain(r.Relay), plain(r.LastError))
+	fmt.Fprintf(p.stdout, "%s %s is %s\n", side, plain(name), state)
+	for _, problem := range r.Problems {
+		fmt.Fprintf(p.stdout, "  %s\n", plain(strings.TrimPrefix(problem, string(r.State)+": ")))
 	}
-	return w.Flush()
 }
 
 // tables adds the problems of the tables themselves to a report.
-func (q *inspection) tables(ctx context.Context, s *operators, r *health.Report) error {
+func tables(ctx context.Context, s *operators, r *health.Report) error {
 	err := s.schema.CheckSchema(ctx)
-	if err == nil && len(q.outboxes) > 0 && s.numbers != nil {
+	if err == nil && !s.isInbox && s.numbers != nil {
 		err = s.numbers.CheckSequence(ctx, 0)
 	}
 	if err != nil && ctx.Err() != nil {
@@ -203,54 +284,30 @@ func (q *inspection) tables(ctx context.Context, s *operators, r *health.Report)
 	return nil
 }
 
-// cause is a topic and an error that dead events or messages have in common.
-type cause struct {
-	Topic string `json:"topic"`
-	Error string `json:"error"`
-	Count int    `json:"count"`
-}
-
 const (
-	// looked is how many dead events or messages are read for their causes; printed is how many
-	// causes are printed.
-	looked, printed = 100, 3
+	// printed is how many causes are printed.
+	printed = 3
 	// longest is how many characters of an error are printed.
 	longest = 120
 )
 
-// causes groups the first dead events or messages by topic and error, the most frequent first. It
-// returns nil if the role may not read them.
-func (q *inspection) causes(ctx context.Context, s *operators, of string, dead int64) ([]cause, error) {
+// causesIf reads the causes of dead events or messages if there are any. It returns nil if the role
+// may not read them.
+func causesIf(ctx context.Context, s *operators, consumer string, dead int64) ([]cause, error) {
 	if dead == 0 {
 		return nil, nil
 	}
-	chosen := *q
-	chosen.filter.Consumer, chosen.filter.States, chosen.filter.Limit = of, []inbox.State{inbox.Dead}, looked
-	list, err := chosen.list(ctx, s)
+	list, err := deadCauses(ctx, s, consumer)
 	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == "42501" {
 		return nil, nil
 	}
-	if err != nil {
-		return nil, err
-	}
-	counts := make(map[cause]int)
-	for i := range list {
-		counts[cause{Topic: list[i].Topic, Error: list[i].LastError}]++
-	}
-	causes := make([]cause, 0, len(counts))
-	for c, n := range counts {
-		c.Count = n
-		causes = append(causes, c)
-	}
-	slices.SortFunc(causes, func(a, b cause) int {
-		return cmp.Or(b.Count-a.Count, strings.Compare(a.Topic, b.Topic), strings.Compare(a.Error, b.Error))
-	})
-	return causes, nil
+	return list, err
 }
 
 // printCauses prints the first causes, one per line.
 func printCauses(w io.Writer, consumer string, causes []cause) {
-	for _, c := range causes[:min(printed, len(causes))] {
+	for i := range causes[:min(printed, len(causes))] {
+		c := &causes[i]
 		why := []rune(plain(c.Error))
 		if len(why) > longest {
 			why = append(why[:longest-1], '…')
@@ -258,35 +315,8 @@ func printCauses(w io.Writer, consumer string, causes []cause) {
 		fmt.Fprintf(w, "dead: %s%d of topic %s: %s\n", consumer, c.Count, plain(c.Topic), string(why))
 	}
 	if more := len(causes) - printed; more > 0 {
-		fmt.Fprintf(w, "dead: %sand for %d other reasons: boxpair deadletters list\n", consumer, more)
+		fmt.Fprintf(w, "dead: %sand for %d other reasons: boxpair dead list\n", consumer, more)
 	}
-}
-
-// reasons returns the problems of a report, without the prefix of problems with the report's own
-// state.
-func reasons(r *health.Report) string {
-	list := make([]string, len(r.Problems))
-	for i, problem := range r.Problems {
-		list[i] = plain(strings.TrimPrefix(problem, string(r.State)+": "))
-	}
-	return strings.Join(list, "; ")
-}
-
-func printOutbox(out io.Writer, r *health.Report, s *outbox.Stats, causes []cause) error {
-	more := ""
-	if s.PendingCapped {
-		more = " or more"
-	}
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "state\t%s\t%s\n", r.State, reasons(r))
-	fmt.Fprintf(w, "pending\t%d%s\toldest %v\n", s.Pending, more, s.OldestPending.Round(time.Millisecond))
-	fmt.Fprintf(w, "deferred\t%d\t\nretrying\t%d\t\nfollowing\t%d\t\ndead\t%d\t\n", s.Deferred, s.Retrying, s.Following, s.Dead)
-	fmt.Fprintf(w, "relays\t%d\t%d shards owned\n", s.Relays, s.Owned)
-	if err := w.Flush(); err != nil {
-		return err
-	}
-	printCauses(out, "", causes)
-	return nil
 }
 
 // consumerStatus is the state of one consumer in JSON.
@@ -313,48 +343,50 @@ type effectsWaiting struct {
 	OldestSeconds float64 `json:"oldest_seconds"`
 }
 
-// inbox prints the state of the consumers of an inbox, and returns the worst state.
-func (q *inspection) inbox(ctx context.Context, out io.Writer, s *operators, check *health.Check) (health.State, error) {
-	names, err := q.consumers(ctx)
+// inboxStatus is the state of an inbox in JSON.
+type inboxStatus struct {
+	Database string `json:"database"`
+	health.Report
+	Consumers []consumerStatus `json:"consumers"`
+	Pauses    []pauseStatus    `json:"pauses"`
+
+	pauses []control.Pause
+}
+
+// inbox reads the state of the consumers of an inbox.
+func (q *inspection) inbox(ctx context.Context, s *operators, check *health.Check) (*inboxStatus, error) {
+	names, err := q.consumers(ctx, s)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	pauses, err := s.inbox.Pauses(ctx)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	if name := q.filter.Consumer; name != "" {
+	if name := q.consumer; name != "" {
 		pauses = slices.DeleteFunc(pauses, func(p control.Pause) bool { return !p.Consumes(name) })
 	}
-	worst, list := health.Healthy, make([]consumerStatus, len(names))
-	tables := health.Report{State: health.Healthy, Problems: []string{}}
-	if err := q.tables(ctx, s, &tables); err != nil {
-		return "", err
+	in := &inboxStatus{
+		s.name, health.Report{State: health.Healthy, Problems: []string{}}, make([]consumerStatus, len(names)), pauseStatuses(pauses), pauses,
 	}
-	worst = health.Worst(worst, tables.State)
+	if err := tables(ctx, s, &in.Report); err != nil {
+		return nil, err
+	}
 	for i, c := range names {
 		st, err := s.states.InboxStats(ctx, c.ID)
 		if err == nil {
 			st.Effects, err = s.states.EffectStats(ctx, c.ID)
 		}
 		if err != nil {
-			return "", fmt.Errorf("consumer %s: %w", c.Name, err)
+			return nil, fmt.Errorf("consumer %s: %w", c.Name, err)
 		}
-		list[i] = statusOf(c.Name, check.Inbox(st), &st)
-		if list[i].Causes, err = q.causes(ctx, s, c.Name, st.Dead); err != nil {
-			return "", fmt.Errorf("consumer %s: %w", c.Name, err)
+		one := statusOf(c.Name, check.Inbox(st), &st)
+		if one.Causes, err = causesIf(ctx, s, c.Name, st.Dead); err != nil {
+			return nil, fmt.Errorf("consumer %s: %w", c.Name, err)
 		}
-		worst = health.Worst(worst, list[i].State)
+		in.Consumers[i], in.State = one, health.Worst(in.State, one.State)
 	}
-	if q.asJSON {
-		return worst, json.NewEncoder(out).Encode(map[string]any{
-			"state": worst, "problems": tables.Problems, "consumers": list, "pauses": pauseStatuses(pauses),
-		})
-	}
-	for _, problem := range tables.Problems {
-		fmt.Fprintln(out, plain(problem))
-	}
-	return worst, errors.Join(printConsumers(out, list), printPaused(out, pauses))
+	return in, nil
 }
 
 func statusOf(name string, r health.Report, s *inbox.Stats) consumerStatus {
@@ -368,43 +400,52 @@ func statusOf(name string, r health.Report, s *inbox.Stats) consumerStatus {
 // inspectionTimeout bounds all reads together.
 const inspectionTimeout = 30 * time.Second
 
-// consumers reads the registered consumers, by name. An unknown -consumer is an error, since a
+// consumers reads the registered consumers, by name. An unknown --consumer is an error, since a
 // misspelt name must not seem healthy.
-func (q *inspection) consumers(ctx context.Context) ([]audit.Consumer, error) {
-	a, end, err := openAuditor(ctx, &q.inboxes[0], &q.places, inspectionTimeout)
+func (q *inspection) consumers(ctx context.Context, s *operators) ([]audit.Consumer, error) {
+	list, err := s.consumers(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer end()
-	list, err := a.Consumers(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if name := q.filter.Consumer; name != "" {
+	if name := q.consumer; name != "" {
 		list = slices.DeleteFunc(list, func(c audit.Consumer) bool { return c.Name != name })
 		if len(list) == 0 {
-			return nil, fmt.Errorf("-consumer: no consumer %q has registered", name)
+			return nil, fmt.Errorf("--consumer: no consumer %q has registered", name)
 		}
 	}
 	slices.SortFunc(list, func(a, b audit.Consumer) int { return strings.Compare(a.Name, b.Name) })
 	return list, nil
 }
 
-func printConsumers(out io.Writer, list []consumerStatus) error {
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprint(w, "consumer\tstate\tretrying\tfollowing\toldest\tdead\ttoo old\taltered\teffects open\tuncertain\tdead\twhy\n")
-	for i := range list {
-		c := &list[i]
-		e := &c.Effects
-		oldest := time.Duration(c.OldestSeconds * float64(time.Second)).Round(time.Millisecond)
-		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%v\t%d\t%d\t%d\t%d\t%d\t%d\t%s\n", plain(c.Consumer), c.State, c.Retrying, c.Following, oldest,
-			c.Dead, c.TooOld, c.Altered, e.Pending+e.Doing+e.Answered, e.Uncertain, e.Dead, reasons(&c.Report))
+func (q *inspection) printInbox(p *process, in *inboxStatus) error {
+	q.headline(p, "inbox", in.Database, &in.Report)
+	if len(in.Consumers) == 0 {
+		fmt.Fprintln(p.stdout, "no consumer has registered")
 	}
-	if err := w.Flush(); err != nil {
-		return err
+	var errs []error
+	if len(in.Consumers) > 0 {
+		g := q.grid(p, column{head: "consumer", flexible: true}, column{head: "state"}, column{head: "retrying", number: true}, column{head: "following", number: true},
+			column{head: "oldest"}, column{head: "dead", number: true}, column{head: "too old", number: true, wide: true}, column{head: "altered", number: true, wide: true},
+			column{head: "effects open", number: true, wide: true}, column{head: "uncertain", number: true, wide: true}, column{head: "effects dead", number: true, wide: true})
+		for i := range in.Consumers {
+			c := &in.Consumers[i]
+			e, oldest := &c.Effects, "-"
+			if c.OldestSeconds > 0 {
+				oldest = short(seconds(c.OldestSeconds))
+			}
+			g.add(c.Consumer, c.State, c.Retrying, c.Following, oldest, c.Dead, c.TooOld, c.Altered, e.Pending+e.Doing+e.Answered, e.Uncertain, e.Dead)
+		}
+		errs = append(errs, g.print(p.stdout))
 	}
-	for i := range list {
-		printCauses(out, plain(list[i].Consumer)+": ", list[i].Causes)
+	for i := range in.Consumers {
+		c := &in.Consumers[i]
+		for _, problem := range c.Problems {
+			fmt.Fprintf(p.stdout, "%s: %s\n", plain(c.Consumer), plain(strings.TrimPrefix(problem, string(c.State)+": ")))
+		}
+		printCauses(p.stdout, plain(c.Consumer)+": ", c.Causes)
 	}
-	return nil
+	if len(in.pauses) > 0 {
+		errs = append(errs, q.printPauses(p, p.stdout, in.pauses))
+	}
+	return errors.Join(errs...)
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -17,12 +16,13 @@ import (
 var verify = command{
 	name:    "verify",
 	summary: "compare committed events with applied messages",
+	group:   looking,
 	details: `Reads outboxes and inboxes, which may be live and may share a database, and reports
 events that were delivered and not applied, applied and never committed, applied with other content,
 pending for too long, parked, dead, set aside or discarded. Changes nothing.
 
-    boxpair verify -outbox postgres://audit@orders/shop -inbox postgres://audit@stock/stock \
-        -consumer inventory/reserve=order.placed,order.cancelled
+    boxpair verify --outbox postgres://audit@orders/shop --inbox postgres://audit@stock/stock \
+        --consumer inventory/reserve=order.placed,order.cancelled
 
 Exit status: 0 no discrepancies, 1 discrepancies, 2 something could not be checked.
 docs/audit.md explains each finding, its remedy, and the privileges that verify needs.`,
@@ -31,12 +31,14 @@ docs/audit.md explains each finding, its remedy, and the privileges that verify 
 
 // verification holds the settings of verify.
 type verification struct {
+	display
+
 	outboxes, inboxes []target
 	places            places
 	config            audit.Config
 	partial           []string
 	timeout           time.Duration
-	asJSON, quiet     bool
+	quiet             bool
 }
 
 func defineVerify(s *settings) func(context.Context, *process) (int, error) {
@@ -56,7 +58,7 @@ func defineVerify(s *settings) func(context.Context, *process) (int, error) {
 	s.add("accept", envOf("accept"), "KIND,…", "kinds of findings that are shown and do not change the exit status, such as discarded,dead.\nDefaults to none.",
 		false, v.setAccept)
 	s.add("limit", envOf("limit"), "N", "the number of shown findings of each kind. Defaults to 10.", false, v.setLimit)
-	s.on(&v.asJSON, "json", "print one JSON object instead of a table.")
+	v.define(s)
 	s.on(&v.quiet, "quiet", "show no progress on the standard error.")
 	s.duration(&v.timeout, "statement-timeout", "how long a statement may take. Defaults to 1m.")
 	v.places.define(s)
@@ -116,16 +118,16 @@ func moment(to *time.Time) func(string) error {
 func (v *verification) check() error {
 	var errs []error
 	if len(v.outboxes) == 0 {
-		errs = append(errs, fmt.Errorf("-outbox (or %s_URL): is missing", envOf("outbox")))
+		errs = append(errs, fmt.Errorf("--outbox (or %s_URL): is missing", envOf("outbox")))
 	}
 	if len(v.inboxes) > 0 && len(v.config.Expect) == 0 {
-		errs = append(errs, fmt.Errorf("-consumer (or %s): is missing: name the topics of each consumer", envOf("consumer")))
+		errs = append(errs, fmt.Errorf("--consumer (or %s): is missing: name the topics of each consumer", envOf("consumer")))
 	}
 	if len(v.inboxes) == 0 && len(v.config.Expect) > 0 {
-		errs = append(errs, fmt.Errorf("-inbox (or %s_URL): is missing, and consumers are given", envOf("inbox")))
+		errs = append(errs, fmt.Errorf("--inbox (or %s_URL): is missing, and consumers are given", envOf("inbox")))
 	}
 	if c := &v.config; !c.Until.IsZero() && !c.From.Before(c.Until) {
-		errs = append(errs, errors.New("-until: is not after -from"))
+		errs = append(errs, errors.New("--until: is not after --from"))
 	}
 	for _, name := range v.partial {
 		found := false
@@ -135,7 +137,7 @@ func (v *verification) check() error {
 			}
 		}
 		if !found {
-			errs = append(errs, fmt.Errorf("-partial: consumer %q is not given by -consumer", name))
+			errs = append(errs, fmt.Errorf("--partial: consumer %q is not given by --consumer", name))
 		}
 	}
 	return errors.Join(errs...)
@@ -154,7 +156,7 @@ func (v *verification) run(ctx context.Context, p *process) (int, error) {
 	open := func(setting string, t *target) (auditor, string, error) {
 		a, end, err := openAuditor(ctx, t, &v.places, v.timeout)
 		if err != nil {
-			return nil, "", fmt.Errorf("-%s %s: %w", setting, t.name, err)
+			return nil, "", fmt.Errorf("--%s %s: %w", setting, t.name, err)
 		}
 		closers = append(closers, end)
 		return a, v.places.label(t), nil
@@ -189,10 +191,8 @@ func (v *verification) run(ctx context.Context, p *process) (int, error) {
 
 func (v *verification) print(p *process, report *audit.Report) (int, error) {
 	var err error
-	if v.asJSON {
-		encoder := json.NewEncoder(p.stdout)
-		encoder.SetEscapeHTML(false)
-		err = encoder.Encode(report)
+	if v.json() {
+		err = v.encode(p.stdout, report)
 	} else {
 		err = printReport(p.stdout, report)
 	}

@@ -4,20 +4,39 @@ import (
 	"context"
 	"fmt"
 	"runtime/debug"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/cobra/doc"
 )
 
 var version = command{
 	name:    "version",
 	summary: "print the version",
 	details: "Prints the version of the module from which this program was built, and of Go.",
+	group:   setUp,
 	define: func(*settings) func(context.Context, *process) (int, error) {
 		return func(_ context.Context, p *process) (int, error) {
-			info, ok := debug.ReadBuildInfo()
-			if !ok {
-				return exitFailed, fmt.Errorf("the program was built without its version")
-			}
-			_, err := fmt.Fprintf(p.stdout, "boxpair %s, %s\n", info.Main.Version, info.GoVersion)
+			_, err := fmt.Fprintln(p.stdout, versionText())
 			return exitOK, err
 		}
 	},
+}
+
+func versionText() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "boxpair, built without its version"
+	}
+	return fmt.Sprintf("boxpair %s, %s", info.Main.Version, info.GoVersion)
+}
+
+// manual returns the command that writes the manual pages.
+func manual() *cobra.Command {
+	return &cobra.Command{
+		Use: "man DIRECTORY", Short: "write a manual page for each command into a directory", GroupID: setUp,
+		Args: cobra.ExactArgs(1), DisableFlagsInUseLine: true,
+		RunE: func(c *cobra.Command, args []string) error {
+			return doc.GenManTree(c.Root(), &doc.GenManHeader{Section: "1", Source: "boxpair"}, args[0])
+		},
+	}
 }

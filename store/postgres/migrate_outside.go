@@ -154,7 +154,7 @@ func (s *Store) CheckSchema(ctx context.Context) error {
 		return fmt.Errorf("check the schema: %w", err)
 	}
 	for _, f := range stale {
-		err = errors.Join(err, fmt.Errorf("check the schema: function %s writes into schema %q, from which its own was renamed: run \"boxpair migrate\", or call Migrate",
+		err = errors.Join(err, fmt.Errorf("check the schema: function %s writes into schema %q, from which its own was renamed: run \"boxpair migrate up\", or call Migrate",
 			f.name, f.schema))
 	}
 	return err

@@ -201,7 +201,7 @@ func TestTablesThatAreNotThereSayWhatToDo(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := store.Stats(t.Context()); err == nil || !strings.Contains(err.Error(), `run "boxpair migrate", or call Migrate`) {
+	if _, err := store.Stats(t.Context()); err == nil || !strings.Contains(err.Error(), `run "boxpair migrate up", or call Migrate`) {
 		t.Errorf("error is %v", err)
 	}
 }

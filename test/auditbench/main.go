@@ -49,7 +49,7 @@ func run(ctx context.Context, server string, rows, payload int) (err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
 	program := filepath.Join(dir, "boxpair")
-	if out, err := exec.CommandContext(ctx, "go", "build", "-o", program, "./cmd/boxpair").CombinedOutput(); err != nil {
+	if out, err := exec.CommandContext(ctx, "go", "-C", "cmd/boxpair", "build", "-o", program, ".").CombinedOutput(); err != nil {
 		return fmt.Errorf("build: %w: %s", err, out)
 	}
 	times := timesOf(rows)
@@ -151,7 +151,7 @@ func measure(ctx context.Context, program string, sides []*side, rows int) error
 	fmt.Printf("%d events, %d claims\n", rows, rows)
 	for _, span := range [][]string{nil, {"-from", "2h"}} {
 		args := append([]string{
-			"verify", "-json", "-outbox", sides[0].url, "-inbox", sides[1].url, "-consumer", "inventory/reserve=order.*",
+			"verify", "-o", "json", "--outbox", sides[0].url, "--inbox", sides[1].url, "--consumer", "inventory/reserve=order.*",
 		}, span...)
 		cmd := exec.CommandContext(ctx, program, args...)
 		cmd.Stderr = os.Stderr

@@ -32,13 +32,19 @@ func TestEveryMutantCompiles(t *testing.T) {
 	}
 	var dirs []string
 	for dir := range byDir {
-		dirs = append(dirs, dir)
+		if dir != command {
+			dirs = append(dirs, dir)
+		}
 	}
-	listed := list(t, dirs)
+	listed, ofCommand := list(t, root, dirs), list(t, filepath.Join(root, command), []string{"."})
 	for dir, mutants := range byDir {
 		t.Run(dir, func(t *testing.T) {
 			t.Parallel()
-			p := parse(t, listed, dir)
+			from := listed
+			if dir == command {
+				from = ofCommand
+			}
+			p := parse(t, from, dir)
 			if err := p.check("", nil); err != nil {
 				t.Fatalf("%s does not compile as it is: %v", dir, err)
 			}
@@ -58,7 +64,7 @@ func TestEveryMutantCompiles(t *testing.T) {
 func TestChangeThatDoesNotCompileIsAnError(t *testing.T) {
 	t.Parallel()
 	const dir = "internal/pace"
-	p := parse(t, list(t, []string{dir}), dir)
+	p := parse(t, list(t, root, []string{dir}), dir)
 	for name, text := range map[string]string{
 		"no syntax":          "package pace\nfunc {",
 		"unknown name":       "package pace\nvar _ = unknown",
@@ -78,8 +84,11 @@ type listedPackage struct {
 	GoFiles                 []string
 }
 
-// list returns the packages in dirs and all their imports, by import path, compiled.
-func list(t *testing.T, dirs []string) map[string]listedPackage {
+// command is the directory of a module of its own.
+const command = "cmd/boxpair"
+
+// list returns the packages in dirs of the module at root and all their imports, by import path, compiled.
+func list(t *testing.T, root string, dirs []string) map[string]listedPackage {
 	t.Helper()
 	args := []string{"list", "-deps", "-export", "-json=Dir,ImportPath,Export,GoFiles"}
 	for _, dir := range dirs {

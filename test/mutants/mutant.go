@@ -42,6 +42,9 @@ func (t Test) Module() (dir, pkg string) {
 	if pkg, in := strings.CutPrefix(t.Package, "test/"); in {
 		return "test", "./" + pkg
 	}
+	if t.Package == "cmd/boxpair" {
+		return t.Package, "."
+	}
 	return ".", "./" + t.Package
 }
 

@@ -30,31 +30,31 @@ func plantDead(t *testing.T) (url string, count func(query string) int) {
 func TestDeadEventsAreListedRedrivenAndDiscarded(t *testing.T) {
 	t.Parallel()
 	url, count := plantDead(t)
-	status, out, errs := call(t, nil, "deadletters", "list", "-outbox", url)
+	status, out, errs := call(t, nil, "dead", "list", "--wide", "--each", "--outbox", url)
 	if status != exitOK || !strings.Contains(out, deadID+"  dead") || !strings.Contains(out, "no route") || strings.Contains(out, payload) {
 		t.Fatalf("list: %d, %q, %q", status, out, errs)
 	}
-	status, out, errs = call(t, nil, "deadletters", "redrive", "-outbox", url, "-error", "no route", "-dry-run")
+	status, out, errs = call(t, nil, "dead", "redrive", "--outbox", url, "--error", "no route", "--dry-run")
 	if status != exitOK || out != deadID+"\n" || errs != "1 selected; nothing was redriven\n" || count(`SELECT count(*) FROM boxpair_outbox_parked WHERE state = 'dead'`) != 1 {
 		t.Fatalf("redrive, dry: %d, %q, %q", status, out, errs)
 	}
-	status, out, errs = call(t, nil, "deadletters", "redrive", "-outbox", url, "-error", "no route", "-force", "-reason", "queue exists")
+	status, out, errs = call(t, nil, "dead", "redrive", "--outbox", url, "--error", "no route", "--force", "--reason", "queue exists", "--as", "night shift")
 	if status != exitOK || out != deadID+"\n" || count(`SELECT count(*) FROM boxpair_outbox_parked WHERE state = 'dead'`) != 0 {
 		t.Fatalf("redrive: %d, %q, %q", status, out, errs)
 	}
-	status, out, errs = call(t, nil, "deadletters", "discard", "-outbox", url, "-id", deadID, "-reason", "a test", "-json")
+	status, out, errs = call(t, nil, "dead", "discard", "--outbox", url, "--id", deadID, "--reason", "a test", "-o", "json")
 	if status != exitOK || out != `{"ids":["`+deadID+`"]}`+"\n" {
 		t.Fatalf("discard: %d, %q, %q", status, out, errs)
 	}
-	status, out, errs = call(t, nil, "deadletters", "show", "-outbox", url, "-id", deadID, "-json")
+	status, out, errs = call(t, nil, "dead", "show", deadID, "--outbox", url, "-o", "json")
 	var shown struct{ Parked []parked }
 	ok(t, json.Unmarshal([]byte(out), &shown))
-	if status != exitOK || len(shown.Parked) != 1 || shown.Parked[0].Reason != "a test" || len(shown.Parked[0].History) != 2 ||
-		shown.Parked[0].History[0].Outcome != "redriven" || shown.Parked[0].History[0].Error != "queue exists" {
+	if status != exitOK || len(shown.Parked) != 1 || !strings.HasPrefix(shown.Parked[0].Reason, "a test (by ") || len(shown.Parked[0].History) != 2 ||
+		shown.Parked[0].History[0].Outcome != "redriven" || shown.Parked[0].History[0].Error != "queue exists (by night shift)" {
 		t.Errorf("show: %d, %q, %q", status, out, errs)
 	}
-	if status, _, errs = call(t, nil, "deadletters", "show", "-outbox", url, "-id", "00000000-0000-0000-0000-000000000001"); status != exitFailed ||
-		!strings.Contains(errs, "-id: nothing with this dispatch ID is parked") {
+	if status, _, errs = call(t, nil, "dead", "show", "--outbox", url, "--id", "00000000-0000-0000-0000-000000000001"); status != exitFailed ||
+		!strings.Contains(errs, "--id: nothing with this dispatch ID is parked") {
 		t.Errorf("show of another: %d, %q", status, errs)
 	}
 }
@@ -62,26 +62,26 @@ func TestDeadEventsAreListedRedrivenAndDiscarded(t *testing.T) {
 func TestDeadMessagesAreListedAndRedriven(t *testing.T) {
 	t.Parallel()
 	url, count := plantDead(t)
-	status, out, errs := call(t, nil, "deadletters", "list", "-inbox", url, "-consumer", "stock/reserve")
+	status, out, errs := call(t, nil, "dead", "list", "--wide", "--each", "--inbox", url, "--consumer", "stock/reserve")
 	if status != exitOK || !strings.Contains(out, "stock/reserve") || !strings.Contains(out, "no stock") || strings.Contains(out, payload) {
 		t.Fatalf("list: %d, %q, %q", status, out, errs)
 	}
-	if _, out, _ = call(t, nil, "deadletters", "list", "-inbox", url, "-consumer", "other/one", "-json"); out != `{"parked":[]}`+"\n" {
+	if _, out, _ = call(t, nil, "dead", "list", "--each", "--inbox", url, "--consumer", "other/one", "-o", "json"); out != `{"parked":[]}`+"\n" {
 		t.Errorf("list of another consumer: %q", out)
 	}
-	status, out, errs = call(t, nil, "deadletters", "redrive", "-inbox", url, "-all", "-reason", "stock came")
+	status, out, errs = call(t, nil, "dead", "redrive", "--inbox", url, "--all", "--reason", "stock came")
 	if status != exitOK || out != deadID+"\n" || count(`SELECT count(*) FROM boxpair_inbox_parked WHERE state = 'dead'`) != 0 {
 		t.Errorf("redrive: %d, %q, %q", status, out, errs)
 	}
-	status, out, errs = call(t, nil, "deadletters", "discard", "-inbox", url, "-state", "retrying", "-reason", "a test")
+	status, out, errs = call(t, nil, "dead", "discard", "--inbox", url, "--state", "retrying", "--reason", "a test")
 	if status != exitOK || out != deadID+"\n" {
 		t.Errorf("discard: %d, %q, %q", status, out, errs)
 	}
-	status, out, errs = call(t, nil, "deadletters", "show", "-inbox", url, "-id", deadID, "-json")
+	status, out, errs = call(t, nil, "dead", "show", "--inbox", url, "--id", deadID, "-o", "json")
 	var shown struct{ Parked []parked }
 	ok(t, json.Unmarshal([]byte(out), &shown))
 	if status != exitOK || len(shown.Parked) != 1 || len(shown.Parked[0].History) != 2 ||
-		shown.Parked[0].History[0].Outcome != "redriven" || shown.Parked[0].History[0].Error != "stock came" || shown.Parked[0].History[1].Error != "a test" {
+		shown.Parked[0].History[0].Outcome != "redriven" || !strings.HasPrefix(shown.Parked[0].History[0].Error, "stock came (by ") || !strings.HasPrefix(shown.Parked[0].History[1].Error, "a test (by ") {
 		t.Errorf("show: %d, %q, %q", status, out, errs)
 	}
 }
@@ -90,21 +90,21 @@ func TestNothingIsChangedUnlessItIsSelected(t *testing.T) {
 	t.Parallel()
 	url, count := plantDead(t)
 	for want, args := range map[string][]string{
-		"-all: no filter given":                      {"redrive", "-outbox", url, "-reason", "a test"},
-		"add one, or pass -all\n-reason: is missing": {"redrive", "-inbox", url},
-		"-reason: is missing":                        {"discard", "-outbox", url, "-all"},
-		"deadletters redrive: -reason: is missing":   {"redrive", "-outbox", url, "-all"},
-		"-reason: want at most 1 KiB of text":        {"redrive", "-inbox", url, "-all", "-reason", strings.Repeat("x", 1025)},
-		"want exactly one, got 2":                    {"redrive", "-outbox", url, "-inbox", url, "-all", "-reason", "a test"},
-		"-id: want a UUID":                           {"redrive", "-outbox", url, "-id", "x"},
-		"-state: unknown state \"too_old\"":          {"redrive", "-outbox", url, "-state", "too_old", "-reason", "a test"},
-		"-consumer: an outbox has no consumers":      {"redrive", "-outbox", url, "-consumer", "a/b", "-reason", "a test"},
-		"-id: is missing":                            {"show", "-inbox", url},
-		"unknown command \"deadletters bury\"":       {"bury"},
-		"-since: want a time such as":                {"list", "-inbox", url, "-since", "1w"},
-		"-until: want a time such as":                {"list", "-inbox", url, "-until", "d"},
+		"--all: no filter given":                            {"redrive", "--outbox", url, "--reason", "a test"},
+		"add one, or pass --all\n--reason: is missing":      {"redrive", "--inbox", url},
+		"--reason: is missing":                              {"discard", "--outbox", url, "--all"},
+		"dead redrive: --reason: is missing":                {"redrive", "--outbox", url, "--all"},
+		"--reason: want at most 1 KiB of text":              {"redrive", "--inbox", url, "--all", "--reason", strings.Repeat("x", 1025)},
+		"--outbox or --inbox (or BOXPAIR_OUTBOX_URL":        {"redrive", "--all", "--reason", "a test"},
+		"--id: want a UUID, or at least its first 8 digits": {"redrive", "--outbox", url, "--id", "x"},
+		"--state: unknown state \"too_old\"":                {"redrive", "--outbox", url, "--state", "too_old", "--reason", "a test"},
+		"--consumer: an outbox has no consumers":            {"redrive", "--outbox", url, "--consumer", "a/b", "--reason", "a test"},
+		"--id: is missing":                                  {"show", "--inbox", url},
+		"unknown command \"bury\"":                          {"bury"},
+		"--since: want a time such as":                      {"list", "--inbox", url, "--since", "1w"},
+		"--until: want a time such as":                      {"list", "--inbox", url, "--until", "d"},
 	} {
-		status, out, errs := call(t, nil, append([]string{"deadletters"}, args...)...)
+		status, out, errs := call(t, nil, append([]string{"dead"}, args...)...)
 		if status != exitFailed || out != "" || !strings.Contains(errs, want) {
 			t.Errorf("%v: %d, %q, %q, want %q", args, status, out, errs, want)
 		}
@@ -123,22 +123,22 @@ func TestWhatIsNotChangedIsSaid(t *testing.T) {
 		out, says  string
 		side, args string
 	}{
-		{exitFound, "", "0 of 0 selected were redriven\n", "-outbox", "redrive -topic no.such.topic -reason x"},
-		{exitFound, "", other + " is not parked here\n", "-inbox", "discard -id " + other + " -reason x"},
-		{exitFound, "", "0 of 0 selected were discarded\n", "-outbox", "discard -since 2020-01-31 -until 1d -reason x"}, // parked in 1970
-		{exitOK, deadID + "\n", "1 of 1 selected were discarded\n", "-outbox", "discard -all -reason x"},
-		{exitFound, "", deadID + " stays discarded\n", "-outbox", "redrive -id " + deadID + " -reason x"},
-		{exitOK, deadID + "\n", "1 of 1 selected were redriven\n", "-inbox", "redrive -all -reason x"},
-		{exitOK, deadID + "\n", "1 of 1 selected were redriven\n", "-inbox", "redrive -id " + deadID + " -reason x"},
-		{exitFound, "", "0 of 0 selected were redriven\n", "-inbox", "redrive -all -reason x"},
+		{exitFound, "", "0 of 0 selected were redriven\n", "--outbox", "redrive --topic no.such.topic --reason x"},
+		{exitFound, "", other + " is not parked here\n", "--inbox", "discard --id " + other + " --reason x"},
+		{exitFound, "", "0 of 0 selected were discarded\n", "--outbox", "discard --since 2020-01-31 --until 1d --reason x"}, // parked in 1970
+		{exitOK, deadID + "\n", "1 of 1 selected were discarded\n", "--outbox", "discard --all --reason x"},
+		{exitFound, "", deadID + " stays discarded\n", "--outbox", "redrive --id " + deadID + " --reason x"},
+		{exitOK, deadID + "\n", "1 of 1 selected were redriven\n", "--inbox", "redrive --all --reason x"},
+		{exitOK, deadID + "\n", "1 of 1 selected were redriven\n", "--inbox", "redrive --id " + deadID + " --reason x"},
+		{exitFound, "", "0 of 0 selected were redriven\n", "--inbox", "redrive --all --reason x"},
 	} {
 		args := strings.Fields(c.args)
-		status, out, errs := call(t, nil, append([]string{"deadletters", args[0], c.side, url}, args[1:]...)...)
+		status, out, errs := call(t, nil, append([]string{"dead", args[0], c.side, url}, args[1:]...)...)
 		if status != c.status || out != c.out || !strings.Contains(errs, c.says) {
 			t.Errorf("%s: %d, %q, %q, want %d, %q, %q", c.args, status, out, errs, c.status, c.out, c.says)
 		}
 	}
-	if status, _, errs := call(t, nil, "deadletters", "list", "-outbox", url); status != exitOK || errs != "nothing matches the filter\n" {
+	if status, _, errs := call(t, nil, "dead", "list", "--wide", "--each", "--outbox", url); status != exitOK || errs != "nothing matches the filter\n" {
 		t.Errorf("list: %d, %q", status, errs)
 	}
 }
@@ -150,14 +150,14 @@ func TestAllThatIsSelectedIsChangedInBatches(t *testing.T) {
 	change(`WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 250)
 		INSERT INTO boxpair_inbox_parked (consumer, dispatch_id, digest, topic, key, ordered, claimed, payload, stamp, state, attempts, parked_at, last_error)
 		SELECT 1, randomblob(16), digest, 'order.placed', 'k', 1, 1, '', stamp, 'dead', 3, 1, 'no stock' FROM boxpair_inbox, n`)
-	if _, out, errs := call(t, nil, "deadletters", "list", "-inbox", url); strings.Count(out, "\n") != 101 || errs != "100 of 250 are shown: pass -limit 250 to see all\n" {
+	if _, out, errs := call(t, nil, "dead", "list", "--each", "--inbox", url); strings.Count(out, "\n") != 101 || errs != "100 of 250 are shown: pass --limit 250 to see all\n" {
 		t.Errorf("list: %d lines, %q", strings.Count(out, "\n"), errs)
 	}
-	_, out, errs := call(t, nil, "deadletters", "redrive", "-inbox", url, "-all", "-limit", "7", "-reason", "x")
+	_, out, errs := call(t, nil, "dead", "redrive", "--inbox", url, "--all", "--limit", "7", "--reason", "x")
 	if strings.Count(out, "\n") != 7 || errs != "7 of 7 selected were redriven\n" {
 		t.Errorf("some: %d, %q", strings.Count(out, "\n"), errs)
 	}
-	_, out, errs = call(t, nil, "deadletters", "redrive", "-inbox", url, "-all", "-reason", "x")
+	_, out, errs = call(t, nil, "dead", "redrive", "--inbox", url, "--all", "--reason", "x")
 	if strings.Count(out, "\n") != 243 || errs != "243 of 243 selected were redriven\n" {
 		t.Errorf("all: %d, %q", strings.Count(out, "\n"), errs)
 	}

@@ -1,0 +1,78 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/boxpair/boxpair/store/inbox"
+)
+
+// cause is what dead events or messages have in common.
+type cause struct {
+	Database string    `json:"database"`
+	Consumer string    `json:"consumer,omitempty"`
+	State    string    `json:"state"`
+	Topic    string    `json:"topic"`
+	Error    string    `json:"error"`
+	Count    int64     `json:"count"`
+	First    time.Time `json:"first_parked_at"`
+	Last     time.Time `json:"last_parked_at"`
+	Example  uuid.UUID `json:"example"`
+}
+
+// causes reads what the selected letters of a database have in common, the most frequent first.
+func (q *selection) causes(ctx context.Context, s *operators) ([]cause, error) {
+	var list []cause
+	if s.isInbox {
+		found, err := s.messages.MessageCauses(ctx, q.filter)
+		for _, c := range found {
+			list = append(list, cause{s.name, c.Consumer, string(c.State), c.Topic, c.Error, c.Count, c.First, c.Last, c.Example})
+		}
+		return list, err
+	}
+	found, err := s.events.Causes(ctx, q.events())
+	for _, c := range found {
+		list = append(list, cause{s.name, "", string(c.State), c.Topic, c.Error, c.Count, c.First, c.Last, c.Example})
+	}
+	return list, err
+}
+
+// mostCauses is how many causes of a database are listed.
+const mostCauses = 50
+
+func (l *letters) listCauses(ctx context.Context, p *process) error {
+	l.filter.Limit = mostCauses
+	all := []cause{}
+	err := l.with(ctx, func(s *operators) error {
+		list, err := l.causes(ctx, s)
+		all = append(all, list...)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	slices.SortStableFunc(all, func(a, b cause) int { return cmp.Compare(b.Count, a.Count) })
+	if l.json() {
+		return l.encode(p.stdout, map[string][]cause{"causes": all})
+	}
+	if len(all) == 0 {
+		return l.print(p, nil)
+	}
+	g := l.grid(p, column{head: "count", number: true}, column{head: "state"}, column{head: "since"}, column{head: "last"}, column{head: "topic", flexible: true},
+		column{head: "consumer", flexible: true, wide: len(l.inboxes) == 0}, column{head: "database", wide: true}, column{head: "example"}, column{head: "last error", flexible: true})
+	for i := range all {
+		c := &all[i]
+		g.add(c.Count, c.State, l.when(c.First), l.when(c.Last), c.Topic, c.Consumer, c.Database, l.id(c.Example), c.Error)
+	}
+	return g.print(p.stdout)
+}
+
+// deadCauses reads the causes of dead letters, of one consumer unless consumer is "".
+func deadCauses(ctx context.Context, s *operators, consumer string) ([]cause, error) {
+	q := selection{filter: inbox.Filter{Consumer: consumer, States: []inbox.State{inbox.Dead}, Limit: mostCauses}}
+	return q.causes(ctx, s)
+}

@@ -1,0 +1,81 @@
+package main
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+)
+
+// change holds the settings of a command that changes many rows.
+type change struct {
+	reason, operator string
+	every, dry, yes  bool
+}
+
+func (c *change) define(s *settings) {
+	s.on(&c.every, "all", "select all dead events or messages.")
+	s.on(&c.dry, "dry-run", "change nothing, print the IDs of the selection, and say how many they are.")
+	s.on(&c.yes, "yes", "do not ask for a confirmation. Without a terminal, no command asks.")
+	c.defineReason(s, "the reason, in at most 1 KiB. Required without --dry-run.")
+}
+
+func (c *change) defineReason(s *settings, usage string) {
+	s.text(&c.reason, "reason", "TEXT", usage)
+	s.add("as", envOf("as"), "NAME", "the operator's name, for the history. Defaults to the database's user; to the process's user for SQLite.", false, nameTo(&c.operator))
+}
+
+// because checks the reason for a change.
+func (c *change) because() error {
+	if c.dry {
+		return nil
+	}
+	return because(c.reason)
+}
+
+// attributed returns the reason with the operator's name, as the history keeps it.
+func (c *change) attributed(s *operators) string {
+	by := c.operator
+	if by == "" {
+		by = s.user
+	}
+	if suffix := " (by " + by + ")"; by != "" && len(c.reason)+len(suffix) <= maxReason {
+		return c.reason + suffix
+	}
+	return c.reason
+}
+
+// errDeclined is returned if the operator does not confirm a change.
+var errDeclined = errors.New("declined; nothing was changed")
+
+// confirm asks the operator on a terminal whether n rows shall be changed. One row is changed without
+// a question.
+func (c *change) confirm(p *process, question string, n int) error {
+	if !p.asks || c.yes || n < 2 {
+		return nil
+	}
+	fmt.Fprintf(p.stderr, "%s [y/N] ", plain(question))
+	answer, err := bufio.NewReader(p.stdin).ReadString('\n')
+	if err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	switch strings.ToLower(strings.TrimSpace(answer)) {
+	case "y", "yes":
+		return nil
+	}
+	return errDeclined
+}
+
+// progressOf returns a function that prints now and then how far a long change is.
+func progressOf(out io.Writer, name string) func(done, all int) {
+	last := time.Now()
+	return func(done, all int) {
+		if time.Since(last) < progressEvery {
+			return
+		}
+		last = time.Now()
+		fmt.Fprintf(out, "%s: %d of %d\n", name, done, all)
+	}
+}

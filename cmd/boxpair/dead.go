@@ -1,0 +1,325 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/google/uuid"
+
+	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/inbox"
+)
+
+const deadLetters = "dead"
+
+// letters holds the settings of the commands about dead letters.
+type letters struct {
+	selection
+	display
+	change
+
+	one bool // list letters one by one
+}
+
+// letterCommand returns a command about dead letters.
+func letterCommand(verb, group, summary, details string, more func(l *letters, s *settings), run func(ctx context.Context, l *letters, p *process) (int, error)) command {
+	return command{
+		name: deadLetters + " " + verb, group: group, summary: summary, details: details,
+		define: func(s *settings) func(context.Context, *process) (int, error) {
+			l := &letters{}
+			l.selection.define(s)
+			l.display.define(s)
+			if more != nil {
+				more(l, s)
+			}
+			return func(ctx context.Context, p *process) (int, error) { return run(ctx, l, p) }
+		},
+	}
+}
+
+var letterCommands = []command{
+	letterCommand("list", looking, "show dead letters, grouped by cause, or one by one",
+		`Shows events that could not be sent (--outbox) or messages that could not be handled (--inbox): how
+many of each topic and consumer have the same last error, the most first. --each shows them one by
+one. Without --state and IDs only dead ones are shown. Payloads are not shown.
+
+    boxpair dead list --outbox postgres://operator@orders/shop --inbox postgres://operator@stock/stock
+    boxpair dead list --outbox postgres://operator@orders/shop --topic order.placed --each`,
+		func(l *letters, s *settings) {
+			s.on(&l.one, "each", "show dead letters one by one, the oldest first.")
+		}, listLetters),
+	letterCommand("show", looking, "show parked events or messages with all their attempts",
+		`Shows the events or messages with the given IDs, in any state, with their attempts and the changes
+by operators.
+
+    boxpair dead show 4b9d2a51 --outbox postgres://operator@orders/shop`, nil, showLetters),
+	letterCommand("redrive", changing, "send dead events or handle dead messages again",
+		`Gives the selected dead letters all their attempts again, keeps reason and operator in their history,
+and prints their IDs. Events and messages that IDs or --state select are also tried again at once
+if a retry is due later. --state discarded takes back a discard. A filter or --all is required.
+--dry-run says how many letters are selected, and changes nothing. Unchanged letters are named. The
+exit status is 1 if nothing was redriven.
+
+    boxpair dead redrive --inbox postgres://operator@stock/stock --error timeout -m "warehouse answers again"
+    boxpair dead redrive 4b9d2a51 --state discarded --outbox postgres://operator@orders/shop -m "needed after all"`,
+		func(l *letters, s *settings) {
+			l.change.define(s)
+			s.on(&l.filter.Force, "force", "also events whose re-send horizon is over, and altered messages. Without --state and IDs,\ntoo old messages are selected too.")
+		}, redriveLetters),
+	letterCommand("discard", changing, "give up dead events or messages, with a reason",
+		`Gives up the selected events or messages, keeps reason and operator, and prints their IDs. Without
+--state and IDs only dead ones are selected. boxpair dead redrive --state discarded takes it back,
+until the retention is over. A filter or --all is required. --dry-run says how many letters are
+selected, and changes nothing. The exit status is 1 if nothing was discarded.
+
+    boxpair dead discard 4b9d2a51 --outbox postgres://operator@orders/shop -m "order was a test"`,
+		func(l *letters, s *settings) { l.change.define(s) }, discardLetters),
+}
+
+// dead selects dead letters, unless states or IDs are given. With --force it selects all messages of
+// an inbox that wait for an operator.
+func (l *letters) dead() {
+	if len(l.filter.States)+len(l.ids) > 0 {
+		return
+	}
+	l.filter.States = []inbox.State{inbox.Dead}
+	if l.filter.Force && len(l.inboxes) > 0 {
+		l.filter.States = append(l.filter.States, inbox.TooOldState, inbox.AlteredState)
+	}
+}
+
+func listLetters(ctx context.Context, l *letters, p *process) (int, error) {
+	l.dead()
+	if !l.one && len(l.ids) == 0 && l.filter.Limit == 0 {
+		return exitOK, l.listCauses(ctx, p)
+	}
+	if l.filter.Limit == 0 {
+		l.filter.Limit = shown
+	}
+	all := []parked{}
+	err := l.with(ctx, func(s *operators) error {
+		list, err := l.list(ctx, s)
+		if err != nil {
+			return err
+		}
+		all = append(all, list...)
+		if len(list) < l.filter.Limit {
+			return nil
+		}
+		whole, err := l.whole(ctx, s, 0)
+		if err == nil && len(whole) > len(list) {
+			fmt.Fprintf(p.stderr, "%d of %d are shown: pass --limit %d to see all\n", len(list), len(whole), len(whole))
+		}
+		return err
+	})
+	if err != nil {
+		return exitFailed, err
+	}
+	return exitOK, l.print(p, all)
+}
+
+func showLetters(ctx context.Context, l *letters, p *process) (int, error) {
+	if len(l.ids) == 0 {
+		return exitFailed, errors.New("--id: is missing")
+	}
+	all := []parked{}
+	err := l.with(ctx, func(s *operators) error {
+		list, err := l.list(ctx, s)
+		for i := range list {
+			if err == nil {
+				list[i].History, err = l.history(ctx, s, &list[i])
+			}
+		}
+		all = append(all, list...)
+		return err
+	})
+	if err == nil && len(all) == 0 {
+		err = errors.New("--id: nothing with this dispatch ID is parked")
+	}
+	if err != nil {
+		return exitFailed, err
+	}
+	return exitOK, l.print(p, all)
+}
+
+func redriveLetters(ctx context.Context, l *letters, p *process) (int, error) {
+	return l.alter(ctx, p, "redrive", "redriven", func(ctx context.Context, s *operators, reason string) ([]uuid.UUID, error) {
+		if s.isInbox {
+			return s.inbox.Redrive(ctx, l.filter, reason)
+		}
+		return s.outbox.Redrive(ctx, l.events(), reason)
+	})
+}
+
+func discardLetters(ctx context.Context, l *letters, p *process) (int, error) {
+	return l.alter(ctx, p, "discard", "discarded", func(ctx context.Context, s *operators, reason string) ([]uuid.UUID, error) {
+		if s.isInbox {
+			return s.inbox.Discard(ctx, l.filter, reason)
+		}
+		return s.outbox.Discard(ctx, l.events(), reason)
+	})
+}
+
+const (
+	// shown is how many rows are listed by default, and perBatch how many rows one transaction
+	// changes.
+	shown, perBatch = 100, 100
+	// perPage is how many rows are read at once for counting. Their payloads are read with them.
+	perPage = 100
+	// unchanged is how many unchanged rows are named.
+	unchanged = 10
+)
+
+// alter changes the selection of each database in batches, and prints how many rows were changed.
+func (l *letters) alter(ctx context.Context, p *process, do, done string, batch func(ctx context.Context, s *operators, reason string) ([]uuid.UUID, error)) (int, error) {
+	if !l.narrow() && !l.every {
+		return exitFailed, errors.Join(errors.New("--all: no filter given: add one, or pass --all"), l.because())
+	}
+	if err := l.because(); err != nil {
+		return exitFailed, err
+	}
+	l.dead()
+	limit, changed := l.filter.Limit, []uuid.UUID{}
+	err := l.with(ctx, func(s *operators) error {
+		all, err := l.whole(ctx, s, limit)
+		if err != nil {
+			return err
+		}
+		if l.dry {
+			fmt.Fprintf(p.stderr, "%d selected; nothing was %s\n", len(all), done)
+			for i := range all {
+				changed = append(changed, all[i].ID)
+			}
+			return nil
+		}
+		if err := l.confirm(p, fmt.Sprintf("%s %d of %s?", do, len(all), s.name), len(all)); err != nil {
+			return err
+		}
+		ids, err := l.batches(ctx, p, s, len(all), func(ctx context.Context) ([]uuid.UUID, error) { return batch(ctx, s, l.attributed(s)) })
+		l.account(p.stderr, done, all, ids)
+		changed = append(changed, ids...)
+		return err
+	})
+	if err := errors.Join(l.printIDs(p.stdout, changed), err); err != nil {
+		return exitFailed, err
+	}
+	if len(changed) == 0 && !l.dry {
+		return exitFound, nil
+	}
+	return exitOK, nil
+}
+
+// batches calls batch until n rows are changed: at most n, so a row that dies again meanwhile is not
+// changed twice.
+func (l *letters) batches(ctx context.Context, p *process, s *operators, n int, batch func(context.Context) ([]uuid.UUID, error)) (ids []uuid.UUID, failed error) {
+	report := progressOf(p.stderr, s.name)
+	for len(ids) < n && failed == nil {
+		l.filter.Limit = min(perBatch, n-len(ids))
+		some, err := batch(ctx)
+		ids, failed = append(ids, some...), err
+		if len(some) == 0 {
+			break
+		}
+		if errors.Is(err, producer.ErrBeyondHorizon) && len(ids) < n {
+			failed = nil // the last batch reports it again
+		}
+		report(len(ids), n)
+	}
+	return ids, failed
+}
+
+// account prints how many rows were changed, and names the unchanged rows.
+func (l *letters) account(out io.Writer, done string, all []parked, ids []uuid.UUID) {
+	fmt.Fprintf(out, "%d of %d selected were %s\n", len(ids), len(all), done)
+	changed := make(map[uuid.UUID]bool)
+	for _, id := range ids {
+		changed[id] = true
+	}
+	named := 0
+	for i := range all {
+		e := &all[i]
+		if changed[e.ID] || named == unchanged {
+			continue
+		}
+		named++
+		next := ""
+		if e.NextAttemptAt != nil {
+			next = ", and is tried again at " + instant(*e.NextAttemptAt, "")
+		}
+		fmt.Fprintf(out, "%s stays %s%s\n", e.ID, e.State, next)
+	}
+	there := make(map[uuid.UUID]bool)
+	for i := range all {
+		there[all[i].ID] = true
+	}
+	for _, id := range l.filter.IDs {
+		if !there[id] {
+			fmt.Fprintf(out, "%s is not parked here\n", id)
+		}
+	}
+}
+
+// whole reads the selection page by page; at most limit rows unless limit is 0.
+func (l *letters) whole(ctx context.Context, s *operators, limit int) (all []parked, err error) {
+	before := l.filter
+	defer func() { l.filter = before }()
+	for limit == 0 || len(all) < limit {
+		l.filter.Limit = perPage
+		if limit > 0 {
+			l.filter.Limit = min(perPage, limit-len(all))
+		}
+		page, err := l.list(ctx, s)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, page...)
+		if len(page) < l.filter.Limit {
+			break
+		}
+		l.filter.After = page[len(page)-1].Seq
+	}
+	return all, nil
+}
+
+func (d *display) printIDs(out io.Writer, ids []uuid.UUID) error {
+	if d.json() {
+		return d.encode(out, map[string][]uuid.UUID{"ids": append([]uuid.UUID{}, ids...)})
+	}
+	for _, id := range ids {
+		if _, err := fmt.Fprintln(out, id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *letters) print(p *process, list []parked) error {
+	if l.json() {
+		return l.encode(p.stdout, map[string][]parked{"parked": list})
+	}
+	if len(list) == 0 {
+		fmt.Fprintln(p.stderr, "nothing matches the filter")
+		return nil
+	}
+	g := l.grid(p, column{head: "id"}, column{head: "state"}, column{head: "attempts", number: true}, column{head: "since"}, column{head: "next"},
+		column{head: "topic", flexible: true}, column{head: "key", flexible: true}, column{head: "consumer", flexible: true, wide: len(l.inboxes) == 0},
+		column{head: "database", wide: true}, column{head: "last error", flexible: true})
+	for i := range list {
+		e := &list[i]
+		why := e.LastError
+		if e.Reason != "" {
+			why = "discarded: " + e.Reason
+		}
+		next := "-"
+		if e.NextAttemptAt != nil {
+			next = l.when(*e.NextAttemptAt)
+		}
+		g.add(l.id(e.ID), e.State, e.Attempts, l.when(e.ParkedAt), next, e.Topic, e.Key, e.Consumer, e.Database, why)
+		for _, h := range e.History {
+			g.add("", h.Outcome, "", l.when(h.At), "", "", "", h.Relay, "", h.Error)
+		}
+	}
+	return g.print(p.stdout)
+}
