@@ -2,16 +2,20 @@ package main
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
+	"net"
 	"net/url"
 	"os/user"
 	"strings"
 	"time"
 
+	driver "github.com/go-sql-driver/mysql"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/boxpair/boxpair/audit"
+	"github.com/boxpair/boxpair/store/mysql"
 	"github.com/boxpair/boxpair/store/postgres"
 	"github.com/boxpair/boxpair/store/sqlite"
 )
@@ -19,13 +23,15 @@ import (
 // target is a database named by URL.
 type target struct {
 	name           string // without user and password
+	shown          string // the URL without its password
 	pool           *pgxpool.Config
-	path           string // of a SQLite file; "" if pool is set
+	server         *driver.Config // of MySQL or MariaDB
+	path           string         // of a SQLite file; "" if pool or server is set
 	schema, prefix string
 }
 
 // errURL quotes nothing of the URL: the text that a parser cannot parse may be the password.
-var errURL = errors.New("want postgres://user:password@host:port/database or sqlite:path, " +
+var errURL = errors.New("want postgres://user:password@host:port/database, mysql://user:password@host:port/database or sqlite:path, " +
 	"with reserved characters of user and password percent-encoded")
 
 // The parameters of a URL that belong to this program.
@@ -39,6 +45,9 @@ func parseTarget(text string) (target, error) {
 		return parseSQLite(path)
 	}
 	u, err := url.Parse(text)
+	if err == nil && u.Scheme == "mysql" && !strings.Contains(u.EscapedPath(), "@") {
+		return parseMySQL(u)
+	}
 	if err != nil || u.Scheme != "postgres" && u.Scheme != "postgresql" || strings.Contains(u.EscapedPath(), "@") {
 		return target{}, errURL
 	}
@@ -56,14 +65,60 @@ func parseTarget(text string) (target, error) {
 		conn.ConnectTimeout = connectTimeout
 	}
 	conn.RuntimeParams["application_name"] = "boxpair"
+	t.shown = shownURL(text)
 	t.name = fmt.Sprintf("%s:%d/%s", conn.Host, conn.Port, conn.Database)
 	return t, nil
 }
 
+func parseMySQL(u *url.URL) (target, error) {
+	c := driver.NewConfig()
+	c.Net, c.Addr, c.DBName, c.User = "tcp", u.Host, strings.TrimPrefix(u.Path, "/"), u.User.Username()
+	c.Passwd, _ = u.User.Password()
+	c.Timeout = connectTimeout
+	t := target{server: c, shown: shownURL(u.String())}
+	for name, values := range u.Query() {
+		switch name {
+		case prefixParameter:
+			t.prefix = values[0]
+		case "tls":
+			c.TLSConfig = values[0]
+		default:
+			return target{}, fmt.Errorf("mysql: unknown parameter %q, only tls and %s are known", name, prefixParameter)
+		}
+	}
+	if c.DBName == "" || u.Hostname() == "" {
+		return target{}, errURL
+	}
+	if u.Port() == "" {
+		c.Addr = net.JoinHostPort(u.Hostname(), "3306")
+	}
+	t.name = c.Addr + "/" + c.DBName
+	return t, nil
+}
+
+// shownURL returns a URL without its password, for a command that an operator is told to type.
+func shownURL(text string) string {
+	u, err := url.Parse(text)
+	if err != nil {
+		return "URL"
+	}
+	if u.User != nil {
+		u.User = url.User(u.User.Username())
+	}
+	query := u.Query()
+	query.Del("password")
+	query.Del("sslpassword")
+	u.RawQuery = query.Encode()
+	return u.String()
+}
+
 // user is the name of the operator as the database knows it, or the name of the process's user.
 func (t *target) user() string {
-	if t.pool != nil {
+	switch {
+	case t.pool != nil:
 		return t.pool.ConnConfig.User
+	case t.server != nil:
+		return t.server.User
 	}
 	if u, err := user.Current(); err == nil {
 		return u.Username
@@ -72,7 +127,7 @@ func (t *target) user() string {
 }
 
 func parseSQLite(path string) (target, error) {
-	t := target{path: path}
+	t := target{path: path, shown: "sqlite:" + path}
 	if file, query, found := strings.Cut(path, "?"); found {
 		values, err := url.ParseQuery(query)
 		if err != nil {
@@ -154,6 +209,22 @@ func openSQLite(t *target, p *places) (store *sqlite.Store, end func(), err erro
 	return store, func() { _ = db.Close() }, nil
 }
 
+// openMySQL opens the store in a MySQL or MariaDB database. The caller calls end to close it. No I/O
+// happens before the first use.
+func openMySQL(t *target, p *places) (store *mysql.Store, db *sql.DB, end func(), err error) {
+	_, prefix := p.of(t)
+	connector, err := mysql.NewConnector(t.server)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	db = sql.OpenDB(connector)
+	store, err = mysql.New(db, mysql.Config{Prefix: prefix})
+	if err != nil {
+		return nil, nil, nil, errors.Join(err, db.Close())
+	}
+	return store, db, func() { _ = db.Close() }, nil
+}
+
 // openPostgres opens the store in a PostgreSQL database. The caller calls end to close it. No I/O
 // happens before the first use.
 func openPostgres(ctx context.Context, t *target, p *places) (store *postgres.Store, pool *pgxpool.Pool, end func(), err error) {
@@ -179,6 +250,9 @@ type auditor interface {
 // openAuditor opens a database for reading.
 func openAuditor(ctx context.Context, t *target, p *places, timeout time.Duration) (auditor, func(), error) {
 	schema, prefix := p.of(t)
+	if t.server != nil {
+		return nil, nil, errors.New("cannot be audited: only PostgreSQL and SQLite can")
+	}
 	if t.pool == nil {
 		db, err := sqlite.OpenReadOnly(t.path)
 		if err != nil {

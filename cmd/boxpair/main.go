@@ -52,18 +52,19 @@ const (
 
 // commands are all subcommands with settings, in the order of the help.
 var commands = slices.Concat(
-	[]command{status},
-	pauseCommands, letterCommands, effectCommands,
-	[]command{relayCommand},
-	[]command{verify},
+	[]command{status}, lookCommands, []command{events},
+	pauseCommands, letterCommands, deferredCommands, []command{replay}, effectCommands,
+	[]command{relayCommand, drain, janitor},
+	[]command{verify, identify},
 	migrateCommands, []command{version},
 )
 
 // families are the commands that only have subcommands.
 var families = map[string]command{
-	deadLetters: {summary: "list, redrive and discard dead events and messages", group: changing},
-	effectsName: {summary: "list and settle effects outside the database", group: changing},
-	migrateName: {summary: "create, update, check or print the tables", group: setUp},
+	deadLetters:  {summary: "list, redrive and discard dead events and messages", group: changing},
+	deferredName: {summary: "list, move and cancel deferred events", group: changing},
+	effectsName:  {summary: "list and settle effects outside the database", group: changing},
+	migrateName:  {summary: "create, update, check or print the tables", group: setUp},
 }
 
 func main() {

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/boxpair/boxpair/migrations"
+	"github.com/boxpair/boxpair/store/mysql"
 	"github.com/boxpair/boxpair/store/postgres"
 	"github.com/boxpair/boxpair/store/sqlite"
 )
@@ -104,6 +105,14 @@ func missingMigrations(ctx context.Context, m *migration, p *process, t *target)
 
 func (m *migration) apply(ctx context.Context, log *slog.Logger, t *target) ([]migrations.Applied, error) {
 	schema, prefix := m.places.of(t)
+	if t.server != nil {
+		_, db, end, err := openMySQL(t, &m.places)
+		if err != nil {
+			return nil, err
+		}
+		defer end()
+		return mysql.Migrate(ctx, db, mysql.Config{Prefix: prefix, MigrateLockTimeout: m.lockTimeout})
+	}
 	if t.pool == nil {
 		db, err := sqlite.Open(t.path)
 		if err != nil {
@@ -139,6 +148,13 @@ func (m *migration) printSQL(p *process, t *target) error {
 }
 
 func sqlOf(t *target, schema, prefix string) ([]migrations.Migration, error) {
+	if t.server != nil {
+		names, err := migrations.MySQLNames(prefix)
+		if err != nil {
+			return nil, err
+		}
+		return migrations.MySQL(names)
+	}
 	if t.pool == nil {
 		names, err := migrations.SQLiteNames(prefix)
 		if err != nil {

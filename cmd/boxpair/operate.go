@@ -15,6 +15,7 @@ import (
 	"github.com/boxpair/boxpair/audit"
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/internal/schema"
+	"github.com/boxpair/boxpair/migrations"
 	"github.com/boxpair/boxpair/producer"
 	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/store/outbox"
@@ -27,6 +28,11 @@ type outboxOperator interface {
 	ListRoutes(ctx context.Context) ([]outbox.StalledRoute, error)
 	ListParked(ctx context.Context, f outbox.Filter) ([]outbox.Parked, error)
 	Attempts(ctx context.Context, id uuid.UUID, limit int) ([]outbox.Attempt, error)
+	Deliveries(ctx context.Context, id uuid.UUID) ([]outbox.Delivery, error)
+	ListDeferred(ctx context.Context, f outbox.DeferredFilter) ([]outbox.Deferred, error)
+	Cancel(ctx context.Context, reason string, ids ...uuid.UUID) ([]uuid.UUID, error)
+	Reschedule(ctx context.Context, at time.Time, ids ...uuid.UUID) ([]uuid.UUID, error)
+	Replay(ctx context.Context, r producer.Replay) (producer.ReplayReport, error)
 	Redrive(ctx context.Context, f outbox.Filter, reason string) ([]uuid.UUID, error)
 	Discard(ctx context.Context, f outbox.Filter, reason string) ([]uuid.UUID, error)
 }
@@ -49,6 +55,8 @@ type operators struct {
 	states   inboxStates
 	effects  ledger
 	schema   schema.Checker
+	log      outbox.OperatorStore
+	removal  outbox.JanitorStore
 	numbers  outbox.SequenceChecker // nil if the database needs no check of its sequences
 	target   *target
 	places   *places
@@ -77,6 +85,17 @@ const tool = "boxpair"
 
 // operate opens a database for commands that change parked events and messages.
 func operate(ctx context.Context, t *target, p *places) (*operators, func(), error) {
+	if t.server != nil {
+		store, db, end, err := openMySQL(t, p)
+		if err != nil {
+			return nil, nil, err
+		}
+		if err := db.PingContext(ctx); err != nil {
+			end()
+			return nil, nil, fmt.Errorf("connect: %w", err)
+		}
+		return both(store, end)
+	}
 	if t.pool == nil {
 		store, end, err := openSQLite(t, p)
 		if err != nil {
@@ -112,17 +131,47 @@ func both[TX any](s store[TX], end func()) (*operators, func(), error) {
 	n, _ := any(s).(outbox.SequenceChecker)
 	events, _ := any(s).(outbox.Searcher)
 	messages, _ := any(s).(inbox.Searcher)
-	return &operators{outbox: out, inbox: in, events: events, messages: messages, states: s, effects: s, schema: s, numbers: n}, end, nil
+	return &operators{outbox: out, inbox: in, events: events, messages: messages, log: s, removal: s, states: s, effects: s, schema: s, numbers: n}, end, nil
 }
 
 // consumers reads the registered consumers of an inbox.
 func (s *operators) consumers(ctx context.Context) ([]audit.Consumer, error) {
+	if s.target.server != nil {
+		return s.consumersOfMySQL(ctx)
+	}
 	a, end, err := openAuditor(ctx, s.target, s.places, inspectionTimeout)
 	if err != nil {
 		return nil, err
 	}
 	defer end()
 	return a.Consumers(ctx)
+}
+
+// consumersOfMySQL reads the IDs and names of the registered consumers.
+func (s *operators) consumersOfMySQL(ctx context.Context) (list []audit.Consumer, err error) {
+	_, db, end, err := openMySQL(s.target, s.places)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	_, prefix := s.places.of(s.target)
+	names, err := migrations.MySQLNames(prefix)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := db.QueryContext(ctx, "SELECT id, name FROM "+names.Table("inbox_consumers")+" ORDER BY id")
+	if err != nil {
+		return nil, fmt.Errorf("read consumers: %w", err)
+	}
+	defer func() { err = errors.Join(err, rows.Err(), rows.Close()) }()
+	for rows.Next() {
+		var c audit.Consumer
+		if err := rows.Scan(&c.ID, &c.Name); err != nil {
+			return nil, fmt.Errorf("read consumers: %w", err)
+		}
+		list = append(list, c)
+	}
+	return list, nil
 }
 
 // databases holds the settings that name databases.

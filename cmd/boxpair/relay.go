@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,8 @@ import (
 	"log/slog"
 	"net"
 	"net/url"
+	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -18,16 +21,17 @@ import (
 	"github.com/boxpair/boxpair/producer/relay"
 	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/transport/amqp"
+	"github.com/boxpair/boxpair/transport/signature"
 )
 
 var relayCommand = command{
 	name:    "relay",
 	summary: "publish the events of an outbox to RabbitMQ, until stopped",
 	group:   running,
-	details: `Publishes the events of an outbox to RabbitMQ, each key in order, until SIGTERM or an
-interrupt; then the relay waits for outstanding confirms and gives its shards back. Any number of relays
-may run on one outbox: they share the work. The relay survives outages of the database and the broker.
-Delivered events are removed after --retention.
+	details: `Publishes the events of outboxes to RabbitMQ, each key in order, until SIGTERM or an interrupt; then the
+relay waits for outstanding confirms and gives its shards back. Any number of relays may run on one
+outbox: they share the work. The relay survives outages of the database and the broker. Delivered
+events are removed after --retention.
 
     boxpair relay --outbox postgres://relay@orders/shop --amqp amqps://relay@rabbit/ --listen :8080
 
@@ -42,6 +46,7 @@ type relaying struct {
 	places            places
 	broker            string
 	hosts             []string
+	routes            []route
 	exchanges, listen string
 	topology          amqp.Topology
 	partitions        int
@@ -56,6 +61,12 @@ type relaying struct {
 	retention         time.Duration
 }
 
+// route is a broker for some topics.
+type route struct {
+	name, url string
+	topics    []string
+}
+
 func defineRelay(s *settings) func(context.Context, *process) (int, error) {
 	return newRelaying(s).run
 }
@@ -64,10 +75,14 @@ func defineRelay(s *settings) func(context.Context, *process) (int, error) {
 func newRelaying(s *settings) *relaying {
 	r := &relaying{exchanges: "topic", janitor: true}
 	c := &r.config
-	s.urls(&r.outboxes, "outbox", "the database of the outbox.")
+	s.urls(&r.outboxes, "outbox", "the database of an outbox. May be given several times: one process then looks after several outboxes or tenants.")
 	s.add("amqp", envOf("amqp")+"_URL", "URL", "the RabbitMQ server: amqp://user:password@host:5672/vhost, or amqps:// for TLS.", false, r.setBroker(s))
 	s.add("amqp-hosts", envOf("amqp")+"_HOSTS", "HOSTS", "the nodes of the cluster, separated by commas, in place of the host in --amqp, as PublisherConfig.Hosts:\n"+
 		"rabbit1,rabbit2:5673. Defaults to none.", false, r.setHosts)
+	s.add("route", envOf("route"), "NAME=TOPICS@URL", "another RabbitMQ server for some topics, as Config.Downstreams: analytics=audit.#,metric.*@amqp://host/vhost.\n"+
+		"Its name is that of boxpair pause --downstream. May be given several times. Defaults to none.", true, r.addRoute(s))
+	s.add("signing-key", envOf("signing-key"), "ID=FILE", "a key with which every message is signed, as Config.Signer: its ID and the file of its secret, at least 32 bytes.\n"+
+		"Defaults to none.", false, r.setSigner)
 	s.add("exchanges", envOf("exchanges"), "KIND", "the target of a topic: topic (the fanout exchange of the topic's name), queue (the queue of the\n"+
 		"topic's name), or exchange:NAME (that topic exchange, with the topic as routing key). Defaults to topic.", false, r.setExchanges)
 	s.add("declare", envOf("declare"), "WHO", "all: the relay declares exchanges; check: the relay checks that exchanges exist; none: neither.\nDefaults to all.",
@@ -120,6 +135,34 @@ func (r *relaying) setBroker(s *settings) func(string) error {
 	}
 }
 
+// addRoute adds a broker for some topics.
+func (r *relaying) addRoute(s *settings) func(string) error {
+	return func(text string) error {
+		s.secrets.hide(text)
+		name, rest, named := strings.Cut(text, "=")
+		list, broker, found := strings.Cut(rest, "@")
+		u, err := url.Parse(broker)
+		if !named || !found || name == "" || list == "" || err != nil || u.Scheme != "amqp" && u.Scheme != "amqps" || u.Host == "" {
+			return errors.New("want NAME=TOPICS@amqp://user:password@host:port/vhost, with TOPICS such as audit.#,metric.*")
+		}
+		r.routes = append(r.routes, route{name, broker, strings.Split(list, ",")})
+		return nil
+	}
+}
+
+func (r *relaying) setSigner(text string) error {
+	id, file, found := strings.Cut(text, "=")
+	if !found {
+		return errors.New("want ID=FILE")
+	}
+	secret, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	r.config.Signer, err = signature.NewSigner(signature.Key{ID: id, Secret: bytes.TrimSpace(secret)})
+	return err
+}
+
 func (r *relaying) setHosts(text string) error {
 	r.hosts = strings.Split(text, ",")
 	return nil
@@ -146,8 +189,8 @@ func (r *relaying) setDeclare(text string) error {
 // check checks the settings against each other.
 func (r *relaying) check() error {
 	var errs []error
-	if len(r.outboxes) != 1 {
-		errs = append(errs, fmt.Errorf("--outbox (or %s_URL): want exactly one, got %d", envOf("outbox"), len(r.outboxes)))
+	if len(r.outboxes) == 0 {
+		errs = append(errs, fmt.Errorf("--outbox (or %s_URL): is missing", envOf("outbox")))
 	}
 	if r.broker == "" {
 		errs = append(errs, fmt.Errorf("--amqp (or %s_URL): is missing", envOf("amqp")))
@@ -174,13 +217,19 @@ func logger(out io.Writer, format, level string) *slog.Logger {
 	return slog.New(slog.NewTextHandler(out, options))
 }
 
-// connections is the maximal number of connections of a relay to PostgreSQL.
+// connections is the maximal number of connections of a relay to its database.
 const connections = 8
 
-// open opens the outbox. No I/O happens before the first use of a PostgreSQL database.
-func (r *relaying) open(ctx context.Context) (relayedStore, func(), error) {
-	t := &r.outboxes[0]
-	if t.pool == nil {
+// open opens an outbox. No I/O happens before the first use, except for SQLite.
+func (r *relaying) open(ctx context.Context, t *target) (relayedStore, func(), error) {
+	switch {
+	case t.server != nil:
+		store, db, end, err := openMySQL(t, &r.places)
+		if err == nil {
+			db.SetMaxOpenConns(connections)
+		}
+		return store, end, err
+	case t.pool == nil:
 		return openSQLite(t, &r.places)
 	}
 	t.pool.MaxConns = connections
@@ -194,34 +243,80 @@ type relayedStore interface {
 	outbox.JanitorStore
 }
 
-// sweep runs the janitor, unless it is switched off, until end is called.
-func (r *relaying) sweep(ctx context.Context, store outbox.JanitorStore, log *slog.Logger) (end func(), err error) {
-	if !r.janitor {
-		return func() {}, nil
-	}
-	janitor, err := producer.NewJanitor(store, producer.JanitorConfig{Retention: r.retention, Logger: log})
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	var task sync.WaitGroup
-	task.Go(func() { _ = janitor.Run(ctx) }) // ends with ctx; errors are logged
-	return func() {
-		cancel()
-		task.Wait()
-	}, nil
+// post is a publisher of the relays.
+type post struct {
+	*amqp.Publisher
+
+	name string // for the health
 }
 
-func (r *relaying) publisher(log *slog.Logger) (*amqp.Publisher, error) {
-	config := amqp.DurablePubSub(r.broker, "")
+// crew is a relay for each outbox. All send through the same publishers.
+type crew struct {
+	relays   []*relay.Relay
+	stores   []relayedStore
+	outboxes []string // the names of the databases
+	posts    []post
+	ends     []func() // in reverse order
+}
+
+// end closes the publishers and the databases. Unconfirmed events are sent again.
+func (c *crew) end() {
+	for _, end := range slices.Backward(c.ends) {
+		end()
+	}
+}
+
+// muster makes the relays, which do not run yet. The caller calls end of the crew, also after an
+// error.
+func (r *relaying) muster(ctx context.Context, log *slog.Logger) (*crew, error) {
+	c := &crew{}
+	add := func(name, url string, hosts []string) (*amqp.Publisher, error) {
+		p, err := r.publisher(log, url, hosts)
+		if err == nil {
+			c.posts = append(c.posts, post{p, name})
+			c.ends = append(c.ends, func() { _ = p.Close() })
+		}
+		return p, err
+	}
+	publisher, err := add("broker", r.broker, r.hosts)
+	if err != nil {
+		return c, fmt.Errorf("--amqp: %w", err)
+	}
+	r.config.Logger = log
+	for i := range r.routes {
+		way := &r.routes[i]
+		p, err := add("broker of route "+way.name, way.url, nil)
+		if err != nil {
+			return c, fmt.Errorf("--route %s: %w", way.name, err)
+		}
+		r.config.Downstreams = append(r.config.Downstreams, relay.Downstream{Name: way.name, Publisher: p, Topics: way.topics})
+	}
+	for i := range r.outboxes {
+		t := &r.outboxes[i]
+		store, end, err := r.open(ctx, t)
+		if err != nil {
+			return c, fmt.Errorf("--outbox %s: %w", t.name, err)
+		}
+		c.ends = append(c.ends, end)
+		one, err := relay.NewStandalone(store, publisher, r.config)
+		if err != nil {
+			return c, err
+		}
+		c.relays, c.stores, c.outboxes = append(c.relays, one), append(c.stores, store), append(c.outboxes, r.places.label(t))
+	}
+	return c, nil
+}
+
+func (r *relaying) publisher(log *slog.Logger, url string, hosts []string) (*amqp.Publisher, error) {
+	config := amqp.DurablePubSub(url, "")
 	switch name, is := strings.CutPrefix(r.exchanges, "exchange:"); {
 	case is:
-		config = amqp.TopicExchange(r.broker, name, "")
+		config = amqp.TopicExchange(url, name, "")
 	case r.exchanges == "queue":
-		config = amqp.DurableQueue(r.broker)
+		config = amqp.DurableQueue(url)
 	}
 	return amqp.NewPublisher(amqp.PublisherConfig{
-		AMQP: config, Hosts: r.hosts, Topology: r.topology, Partitions: r.partitions, CloudEvents: r.cloudEvents, CompetingConsumers: r.competing, Envelope: r.envelope, BatchSize: r.batchSize,
+		AMQP: config, Hosts: hosts, Topology: r.topology, Partitions: r.partitions, CloudEvents: r.cloudEvents, CompetingConsumers: r.competing, Envelope: r.envelope, BatchSize: r.batchSize,
 		ConfirmTimeout: r.config.SendTimeout, Logger: log,
 	})
 }
@@ -231,41 +326,60 @@ func (r *relaying) run(ctx context.Context, p *process) (int, error) {
 		return exitFailed, err
 	}
 	log := logger(p.stderr, r.logFormat, r.logLevel)
-	store, end, err := r.open(ctx)
-	if err != nil {
-		return exitFailed, fmt.Errorf("--outbox %s: %w", r.outboxes[0].name, err)
-	}
-	defer end()
-	publisher, err := r.publisher(log)
-	if err != nil {
-		return exitFailed, fmt.Errorf("--amqp: %w", err)
-	}
-	defer func() { _ = publisher.Close() }() // unconfirmed events are sent again
-	r.config.Logger = log
-	relay, err := relay.NewStandalone(store, publisher, r.config)
+	c, err := r.muster(ctx, log)
+	defer c.end()
 	if err != nil {
 		return exitFailed, err
 	}
-	swept, err := r.sweep(ctx, store, log)
+	janitors, err := r.janitors(c, log)
 	if err != nil {
 		return exitFailed, fmt.Errorf("--retention: %w", err)
 	}
-	defer swept()
-	stop, err := r.serve(ctx, log, relay, publisher)
+	stop, err := r.serve(ctx, log, c)
 	if err != nil {
 		return exitFailed, fmt.Errorf("--listen: %w", err)
 	}
 	defer stop()
-	log.InfoContext(ctx, "relay starts", "relay", relay.Name(), "outbox", r.places.label(&r.outboxes[0]))
-	if err := relay.Run(ctx); err != nil {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var janitorial, sending sync.WaitGroup
+	for _, one := range janitors {
+		janitorial.Go(func() { _ = one.Run(ctx) }) // ends with ctx; errors are logged
+	}
+	failed := make([]error, len(c.relays))
+	for i, one := range c.relays {
+		sending.Go(func() {
+			log.InfoContext(ctx, "relay starts", "relay", one.Name(), "outbox", c.outboxes[i])
+			failed[i] = one.Run(ctx)
+			cancel() // it ends with ctx only
+			log.InfoContext(context.WithoutCancel(ctx), "relay has ended", "relay", one.Name())
+		})
+	}
+	sending.Wait()
+	janitorial.Wait()
+	if err := errors.Join(failed...); err != nil {
 		return exitFailed, err
 	}
-	log.InfoContext(context.WithoutCancel(ctx), "relay has ended", "relay", relay.Name())
 	return exitOK, nil
 }
 
-// serve serves the health of the relay until stop is called; without --listen it does nothing.
-func (r *relaying) serve(ctx context.Context, log *slog.Logger, rel *relay.Relay, publisher *amqp.Publisher) (stop func(), err error) {
+// janitors returns a janitor for each outbox, unless they are switched off.
+func (r *relaying) janitors(c *crew, log *slog.Logger) ([]*producer.Janitor, error) {
+	if !r.janitor {
+		return nil, nil
+	}
+	list := make([]*producer.Janitor, len(c.stores))
+	for i, store := range c.stores {
+		var err error
+		if list[i], err = producer.NewJanitor(store, producer.JanitorConfig{Retention: r.retention, Logger: log}); err != nil {
+			return nil, err
+		}
+	}
+	return list, nil
+}
+
+// serve serves the health of the relays until stop is called; without --listen it does nothing.
+func (r *relaying) serve(ctx context.Context, log *slog.Logger, c *crew) (stop func(), err error) {
 	if r.listen == "" {
 		return func() {}, nil
 	}
@@ -275,9 +389,29 @@ func (r *relaying) serve(ctx context.Context, log *slog.Logger, rel *relay.Relay
 		return nil, err
 	}
 	log.InfoContext(ctx, "health is served", "address", listener.Addr().String())
-	ready := func() []string {
-		broker := publisher.Health()
-		return health.Relay(rel.Health(), r.config.PollMax, health.Connection{Name: "broker", Connected: broker.Connected, Err: broker.Err})
+	return serveHealth(listener, func() []string { return r.problems(c) }, c.running), nil
+}
+
+// running tells whether every relay runs.
+func (c *crew) running() bool {
+	return !slices.ContainsFunc(c.relays, func(one *relay.Relay) bool { return !one.Health().Running })
+}
+
+// problems returns why the relays are not ready; each names its outbox if there are several.
+func (r *relaying) problems(c *crew) []string {
+	brokers := make([]health.Connection, len(c.posts))
+	for i, p := range c.posts {
+		h := p.Health()
+		brokers[i] = health.Connection{Name: p.name, Connected: h.Connected, Err: h.Err}
 	}
-	return serveHealth(listener, ready, func() bool { return rel.Health().Running }), nil
+	all := []string{}
+	for i, one := range c.relays {
+		for _, problem := range health.Relay(one.Health(), r.config.PollMax, brokers...) {
+			if len(c.relays) > 1 {
+				problem = c.outboxes[i] + ": " + problem
+			}
+			all = append(all, problem)
+		}
+	}
+	return all
 }

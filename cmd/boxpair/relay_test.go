@@ -348,7 +348,7 @@ func TestWrongSettingsOfTheRelayAreNamed(t *testing.T) {
 		args []string
 		want string
 	}{
-		{nil, []string{"relay"}, "--outbox (or BOXPAIR_OUTBOX_URL): want exactly one, got 0"},
+		{nil, []string{"relay"}, "--outbox (or BOXPAIR_OUTBOX_URL): is missing"},
 		{nil, []string{"relay"}, "--amqp (or BOXPAIR_AMQP_URL): is missing"},
 		{nil, append(good, "--amqp", "http://a/"), "--amqp: want amqp://"},
 		{nil, append(good, "--exchanges", "exchange:"), "--exchanges: want topic, queue or exchange:NAME"},
@@ -367,7 +367,14 @@ func TestWrongSettingsOfTheRelayAreNamed(t *testing.T) {
 		{nil, append(good, "--config", write("e.yaml", "lease: [1s]\n")), "lease: a value is missing"},
 		{nil, append(good, "--config", write("f.yaml", "just text\n")), `want lines such as "lease: 10s"`},
 		{nil, append(good, "--config", write("g.yaml", "config: h.yaml\n")), "config: is not a setting"},
-		{nil, []string{"relay", "--config", write("h.yaml", "outbox: [postgres://a@h/b, postgres://a@h/c]\namqp: amqp://h/\n")}, "want exactly one, got 2"},
+		{nil, []string{"janitor", "--config", write("h.yaml", "outbox: [postgres://a@h/b, postgres://a@h/c]\namqp: amqp://h/\n")}, "want exactly one, got 2"},
+		{nil, append(good, "--route", "analytics=audit.#"), "--route: want NAME=TOPICS@amqp://"},
+		{nil, append(good, "--route", "analytics=a*@amqp://h/"), "Topics"},
+		{nil, append(good, "--signing-key", "k"), "--signing-key: want ID=FILE"},
+		{nil, append(good, "--signing-key", "k="+write("short", "secret")), "Secret: has 6 bytes, fewer than 32"},
+		{nil, append(good, "--config", write("i.yaml", "context: prod\ncontexts: {test: {lease: 1s}}\n")), `has no context "prod"`},
+		{nil, append(good, "--context", "prod"), "--context: there is no configuration file"},
+		{nil, append(good, "--config", write("j.yaml", "contexts: {test: {leese: 1s}}\n"), "--context", "test"), "j.yaml, line 1: leese: is not a setting of any command"},
 	} {
 		status, _, errs := call(t, c.env, c.args...)
 		if status != exitFailed || !strings.Contains(errs, c.want) {
@@ -415,7 +422,7 @@ func TestBatchesAreSentOnRequest(t *testing.T) {
 	for args, want := range map[string]int{"": 1, "--envelope": 1, "--envelope --batch-size 8": 8} {
 		s := newSettings(&process{stderr: io.Discard, getenv: func(string) string { return "" }}, &secrets{})
 		r := settingsOfRelay(t, s, append([]string{relayCommand.name, "--amqp", "amqp://127.0.0.1:1/"}, strings.Fields(args)...))
-		p, err := r.publisher(slog.New(slog.DiscardHandler))
+		p, err := r.publisher(slog.New(slog.DiscardHandler), r.broker, nil)
 		ok(t, err)
 		if messages, _ := p.BatchLimit(); messages != want {
 			t.Errorf("%q: batches of %d", args, messages)

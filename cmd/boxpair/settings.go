@@ -171,6 +171,17 @@ func (s *settings) count(to *int, name, usage string) {
 	})
 }
 
+// number declares a setting that is a whole number, at least 0.
+func (s *settings) number(to *int64, name, usage string) {
+	s.add(name, envOf(name), "N", usage, false, func(text string) (err error) {
+		*to, err = strconv.ParseInt(text, 10, 64)
+		if err != nil || *to < 0 {
+			return errors.New("want a number")
+		}
+		return nil
+	})
+}
+
 // urls declares a setting that names databases.
 func (s *settings) urls(to *[]target, name, usage string) {
 	s.add(name, envOf(name)+"_URL", "URL", usage, true, func(text string) error {

@@ -1,0 +1,223 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/boxpair/boxpair/store/outbox"
+)
+
+var events = command{
+	name: "events", group: looking,
+	summary: "list events in any state, the latest first, or follow them",
+	details: `Lists the latest events of outboxes in any state, or those that flags select. A search looks at
+--scan events at most, and says where it stopped; --before continues it. --follow prints new events
+as they are written, until interrupted.
+
+    boxpair events --outbox postgres://monitor@orders/shop --state pending,retrying
+    boxpair events --outbox postgres://monitor@orders/shop --topic order.placed --follow`,
+	define: func(s *settings) func(context.Context, *process) (int, error) {
+		v := &viewing{every: time.Second}
+		v.define(s)
+		return v.run
+	},
+}
+
+// viewing holds the settings of events.
+type viewing struct {
+	databases
+	display
+
+	query  outbox.Query
+	follow bool
+	every  time.Duration
+	ids    []idRange
+	before int
+}
+
+func (v *viewing) define(s *settings) {
+	q := &v.query
+	v.databases.define(s, "the database of an outbox. May be given several times.", "")
+	s.add("state", envOf("state"), "STATE,…", "pending, deferred, retrying, following, dead, discarded, cancelled or delivered. Defaults to all.", false, v.setStates)
+	s.list[len(s.list)-1].values = stateNames()
+	s.text(&q.Topic, "topic", "TOPIC", "only this topic.")
+	s.text(&q.Key, "key", "KEY", "only this key.")
+	s.text(&q.CorrelationID, "correlation", "ID", "only this correlation ID.")
+	s.text(&q.Error, "error", "TEXT", "only if the last error contains this text.")
+	s.add("since", envOf("since"), "TIME", "only if written since this time: 2026-01-31T12:00:00Z, 2026-01-31 (in UTC), or an age such as 24h or 7d.", false, moment(&q.Since))
+	s.add("until", envOf("until"), "TIME", "only if written before this time.", false, moment(&q.Until))
+	s.count(&v.before, "before", "only events below this number, to continue an earlier list.")
+	s.count(&q.Limit, "limit", "the maximal number of events. Defaults to 100.")
+	s.count(&q.Scan, "scan", "how many events a search without IDs and states looks at. Defaults to 20000.")
+	s.on(&v.follow, "follow", "print new events as they are written.")
+	v.display.define(s)
+	s.operands = "[ID…]"
+	s.operandsFrom = func(args []string) error { return errors.Join(forEach(args, rangesTo(&v.ids))...) }
+}
+
+// states are the states of events.
+var states = []outbox.State{
+	outbox.PendingState, outbox.DeferredState, outbox.Retrying, outbox.Following, outbox.Dead, outbox.Discarded, outbox.Cancelled, outbox.DeliveredState,
+}
+
+func stateNames() []string {
+	names := make([]string, len(states))
+	for i, state := range states {
+		names[i] = string(state)
+	}
+	return names
+}
+
+func (v *viewing) setStates(text string) error {
+	for name := range strings.SplitSeq(text, ",") {
+		state := outbox.State(strings.TrimSpace(name))
+		if !slices.Contains(states, state) {
+			return fmt.Errorf("unknown state %q", string(state))
+		}
+		v.query.States = append(v.query.States, state)
+	}
+	return nil
+}
+
+func (v *viewing) run(ctx context.Context, p *process) (int, error) {
+	if len(v.outboxes) == 0 {
+		return exitFailed, fmt.Errorf("--outbox (or %s_URL): is missing", envOf("outbox"))
+	}
+	v.query.Before = int64(v.before)
+	if v.follow {
+		return v.tail(ctx, p)
+	}
+	all := []seenEvent{}
+	ids := []uuid.UUID{}
+	x := &explainer{display: v.display}
+	err := v.each(ctx, true, func(s *operators) error {
+		q := v.query
+		var err error
+		if q.IDs, err = s.resolve(ctx, v.ids); err != nil {
+			return err
+		}
+		found, err := s.events.Search(ctx, q)
+		if err != nil {
+			return err
+		}
+		for i := range found.Events {
+			all, ids = append(all, x.seen(s, &found.Events[i])), append(ids, found.Events[i].ID)
+		}
+		if found.Before > 0 {
+			fmt.Fprintf(p.stderr, "%s: more may be below number %d: pass --before %d\n", s.name, found.Before, found.Before)
+		}
+		return nil
+	})
+	return exitOK, errors.Join(v.print(p, all, ids), err)
+}
+
+// listed is an event with its dispatch ID, in JSON.
+type listed struct {
+	ID uuid.UUID `json:"id"`
+	seenEvent
+}
+
+func (v *viewing) print(p *process, all []seenEvent, ids []uuid.UUID) error {
+	if v.json() {
+		list := make([]listed, len(all))
+		for i := range all {
+			list[i] = listed{ids[i], all[i]}
+		}
+		return v.encode(p.stdout, map[string][]listed{"events": list})
+	}
+	if len(all) == 0 {
+		fmt.Fprintln(p.stderr, "nothing matches the filter")
+		return nil
+	}
+	return v.table(all, ids, p).print(p.stdout)
+}
+
+func (v *viewing) table(all []seenEvent, ids []uuid.UUID, p *process) *grid {
+	g := v.grid(p, column{head: "id"}, column{head: "number", number: true, wide: true}, column{head: "state"}, column{head: "written"},
+		column{head: "topic", flexible: true}, column{head: "key", flexible: true}, column{head: "database", wide: true}, column{head: "why", flexible: true})
+	for i := range all {
+		e := &all[i]
+		why := e.Why
+		if e.State == string(outbox.DeliveredState) {
+			why = "-"
+			if e.DeliveredAt != nil {
+				why = "after " + short(e.DeliveredAt.Sub(e.WrittenAt))
+			}
+		} else if e.LastError != "" {
+			why += ": " + e.LastError
+		}
+		g.add(v.id(ids[i]), e.Seq, e.State, v.when(e.WrittenAt), e.Topic, e.Key, e.Database, why)
+	}
+	return g
+}
+
+// tail prints the events that are written from now on. An event whose transaction commits after one
+// with a higher number is found as long as it is among the latest of a look.
+func (v *viewing) tail(ctx context.Context, p *process) (int, error) {
+	const look = 200
+	printed := make([]map[uuid.UUID]int, len(v.outboxes)) // with the round in which an event was seen last
+	again := time.NewTicker(v.every)
+	defer again.Stop()
+	x := &explainer{display: v.display}
+	for round := 0; ; round++ {
+		at := -1
+		err := v.each(ctx, true, func(s *operators) error {
+			at++
+			q := v.query
+			q.Limit = look
+			found, err := s.events.Search(ctx, q)
+			if err != nil {
+				return err
+			}
+			if printed[at] == nil {
+				printed[at] = make(map[uuid.UUID]int)
+			}
+			var fresh []listed
+			for i := range slices.Backward(found.Events) {
+				e := &found.Events[i]
+				if _, known := printed[at][e.ID]; !known && round > 0 {
+					fresh = append(fresh, listed{e.ID, x.seen(s, e)})
+				}
+				printed[at][e.ID] = round
+			}
+			for id, seen := range printed[at] {
+				if seen < round {
+					delete(printed[at], id)
+				}
+			}
+			return v.stream(p, fresh)
+		})
+		if ctx.Err() != nil {
+			return exitOK, nil // the end of a watch is no failure
+		}
+		if err != nil {
+			return exitFailed, err
+		}
+		select {
+		case <-ctx.Done():
+			return exitOK, nil
+		case <-again.C:
+		}
+	}
+}
+
+// stream prints events one by one, as lines or as one JSON object each.
+func (v *viewing) stream(p *process, fresh []listed) error {
+	for i := range fresh {
+		e := &fresh[i]
+		if v.json() {
+			if err := v.encode(p.stdout, e); err != nil {
+				return err
+			}
+			continue
+		}
+		fmt.Fprintf(p.stdout, "%s  %s  %s  %s%s\n", instant(e.WrittenAt, "-"), e.ID, e.State, plain(e.Topic), plain(keyed(e.Key)))
+	}
+	return nil
+}

@@ -1,0 +1,386 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/boxpair/boxpair/consumer/effects"
+	"github.com/boxpair/boxpair/internal/topics"
+	"github.com/boxpair/boxpair/store/control"
+	"github.com/boxpair/boxpair/store/inbox"
+	"github.com/boxpair/boxpair/store/outbox"
+)
+
+// sight is what the databases know of one dispatch ID.
+type sight struct {
+	ID     uuid.UUID     `json:"id"`
+	Done   bool          `json:"done"` // the event has left the outboxes, and nothing of it waits in an inbox
+	Events []seenEvent   `json:"events"`
+	Inbox  []seenMessage `json:"messages"`
+	Heal   []string      `json:"heal"` // commands, in the order in which they help; never null
+}
+
+// seenEvent is an event of an outbox.
+type seenEvent struct {
+	Database      string     `json:"database"`
+	Seq           int64      `json:"number"`
+	Topic         string     `json:"topic"`
+	Key           string     `json:"key"`
+	Type          string     `json:"type,omitempty"`
+	Producer      string     `json:"producer,omitempty"`
+	Source        string     `json:"source,omitempty"`
+	Version       int64      `json:"version"`
+	Index         int        `json:"index"`
+	CorrelationID string     `json:"correlation_id,omitempty"`
+	TraceParent   string     `json:"traceparent,omitempty"`
+	State         string     `json:"state"`
+	Why           string     `json:"why"`
+	WaitsFor      int64      `json:"waits_for,omitempty"`
+	Attempts      int        `json:"attempts"`
+	WrittenAt     time.Time  `json:"written_at"`
+	NextAttemptAt *time.Time `json:"next_attempt_at,omitempty"`
+	DeliveredAt   *time.Time `json:"delivered_at,omitempty"`
+	LastError     string     `json:"last_error,omitempty"`
+	Reason        string     `json:"reason,omitempty"`
+	Deliveries    []sent     `json:"deliveries,omitempty"`
+	History       []history  `json:"history,omitempty"`
+	Payload       *string    `json:"payload,omitempty"`
+
+	Headers map[string]string `json:"headers,omitempty"`
+}
+
+// sent is a copy of an event that the broker has confirmed.
+type sent struct {
+	At    time.Time `json:"at"`
+	Relay string    `json:"relay"`
+}
+
+// seenMessage is a message of a consumer.
+type seenMessage struct {
+	Database      string     `json:"database"`
+	Consumer      string     `json:"consumer"`
+	State         string     `json:"state"`
+	Why           string     `json:"why"`
+	Seq           int64      `json:"number,omitempty"`
+	Attempts      int        `json:"attempts"`
+	Since         time.Time  `json:"since"`
+	NextAttemptAt *time.Time `json:"next_attempt_at,omitempty"`
+	LastError     string     `json:"last_error,omitempty"`
+	Reason        string     `json:"reason,omitempty"`
+	History       []history  `json:"history,omitempty"`
+}
+
+// explainer reads and explains events.
+type explainer struct {
+	databases
+	display
+
+	content, details bool
+	origin           origin
+}
+
+// origin tells how the databases were named, so that a printed command names them in the same way.
+type origin struct {
+	context string
+	flags   bool // by flags; otherwise by context, file or environment
+}
+
+// flag returns the flag of a command for a database, with a leading space, or "".
+func (x *explainer) flag(s *operators) string {
+	switch {
+	case x.origin.context != "":
+		return " --context " + x.origin.context
+	case !x.origin.flags:
+		return ""
+	case s.isInbox:
+		return " --inbox " + quoted(s.target.shown)
+	}
+	return " --outbox " + quoted(s.target.shown)
+}
+
+// quoted quotes a word for a shell, if it needs that.
+func quoted(word string) string {
+	const plainRunes = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:@,=+%"
+	if word != "" && strings.Trim(word, plainRunes) == "" {
+		return word
+	}
+	return "'" + strings.ReplaceAll(plain(word), "'", `'\''`) + "'"
+}
+
+// look reads what the databases know of dispatch IDs, in the order of ids.
+func (x *explainer) look(ctx context.Context, ids []uuid.UUID) ([]sight, error) {
+	all := make([]sight, len(ids))
+	at := make(map[uuid.UUID]*sight)
+	for i, id := range ids {
+		all[i] = sight{ID: id, Done: true, Events: []seenEvent{}, Inbox: []seenMessage{}, Heal: []string{}}
+		at[id] = &all[i]
+	}
+	err := x.each(ctx, true, func(s *operators) error {
+		if s.isInbox {
+			return x.messages(ctx, s, ids, at)
+		}
+		return x.events(ctx, s, ids, at)
+	})
+	return all, err
+}
+
+// events adds the events of an outbox.
+func (x *explainer) events(ctx context.Context, s *operators, ids []uuid.UUID, at map[uuid.UUID]*sight) error {
+	found, err := s.events.Search(ctx, outbox.Query{IDs: ids, Limit: len(ids), Content: x.content})
+	if err != nil {
+		return err
+	}
+	pauses, err := s.outbox.Pauses(ctx)
+	if err != nil {
+		return err
+	}
+	for i := range found.Events {
+		e := &found.Events[i]
+		one := at[e.ID]
+		seen := x.seen(s, e)
+		if x.details {
+			if err := deeds(ctx, s, e.ID, &seen); err != nil {
+				return err
+			}
+		}
+		one.Events = append(one.Events, seen)
+		one.Done = one.Done && e.State == outbox.DeliveredState
+		heal, err := x.healEvent(ctx, s, e, pauses)
+		if err != nil {
+			return err
+		}
+		one.Heal = append(one.Heal, heal...)
+	}
+	return nil
+}
+
+func (x *explainer) seen(s *operators, e *outbox.Found) seenEvent {
+	seen := seenEvent{
+		Database: s.name, Seq: e.Seq, Topic: e.Topic, Key: e.Key, Type: e.Type, Producer: e.Producer, Source: e.Source, Version: e.Version, Index: e.Index,
+		CorrelationID: e.CorrelationID, TraceParent: e.TraceParent, State: string(e.State), Why: e.Why, WaitsFor: e.WaitsFor, Attempts: e.Attempts,
+		WrittenAt: e.WrittenAt, NextAttemptAt: maybe(e.NextAttemptAt), DeliveredAt: maybe(e.DeliveredAt), LastError: e.LastError, Reason: e.Reason,
+	}
+	if x.content {
+		payload := string(e.Payload)
+		seen.Payload, seen.Headers = &payload, e.Headers
+	}
+	return seen
+}
+
+// deeds adds the attempts and deliveries of an event.
+func deeds(ctx context.Context, s *operators, id uuid.UUID, seen *seenEvent) error {
+	attempts, err := s.outbox.Attempts(ctx, id, 0)
+	if err != nil {
+		return err
+	}
+	for _, a := range attempts {
+		seen.History = append(seen.History, history{a.At, a.Outcome, a.Error, a.Relay})
+	}
+	deliveries, err := s.outbox.Deliveries(ctx, id)
+	for _, d := range deliveries {
+		seen.Deliveries = append(seen.Deliveries, sent{d.At, d.Relay})
+	}
+	return err
+}
+
+// mostSteps bounds how many events that wait for each other are followed.
+const mostSteps = 10
+
+// healEvent returns the commands that let an event go on: for the event that it waits for, if it
+// waits for one.
+func (x *explainer) healEvent(ctx context.Context, s *operators, e *outbox.Found, pauses []control.Pause) ([]string, error) {
+	for range mostSteps {
+		if e.WaitsFor == 0 {
+			break
+		}
+		found, err := s.events.Search(ctx, outbox.Query{Seqs: []int64{e.WaitsFor}, Limit: 1})
+		if err != nil || len(found.Events) == 0 {
+			return nil, err
+		}
+		e = &found.Events[0]
+	}
+	for i := range pauses {
+		p := &pauses[i]
+		if p.Kind == control.Topic && topics.Match(p.Name, e.Topic) && e.State != outbox.DeliveredState {
+			return []string{"boxpair resume --topic " + quoted(p.Name) + x.flag(s)}, nil
+		}
+	}
+	id, flag := e.ID.String(), x.flag(s)
+	switch e.State {
+	case outbox.Dead:
+		return []string{
+			fmt.Sprintf("boxpair dead redrive %s%s -m 'the cause is mended'", id, flag),
+			fmt.Sprintf("boxpair dead discard %s%s -m 'nobody needs it'", id, flag),
+		}, nil
+	case outbox.Retrying:
+		return []string{fmt.Sprintf("boxpair dead redrive %s --state retrying%s -m 'the cause is mended'   # at once, not %s", id, flag, x.due(e.NextAttemptAt))}, nil
+	case outbox.Discarded:
+		return []string{fmt.Sprintf("boxpair dead redrive %s --state discarded%s -m 'needed after all'", id, flag)}, nil
+	case outbox.DeferredState:
+		return []string{fmt.Sprintf("boxpair deferred move %s --at 0s%s   # at once, not %s", id, flag, x.due(e.NextAttemptAt))}, nil
+	case outbox.PendingState, outbox.Following:
+		return x.healRoute(ctx, s, e)
+	}
+	return nil, nil
+}
+
+// healRoute returns what lets a relay send a pending event.
+func (x *explainer) healRoute(ctx context.Context, s *operators, e *outbox.Found) ([]string, error) {
+	if strings.Contains(e.Why, "no relay owns") || strings.Contains(e.Why, "has expired") {
+		return []string{"boxpair relay" + x.flag(s) + " --amqp …   # start a relay: none looks after this event"}, nil
+	}
+	routes, err := s.outbox.ListRoutes(ctx)
+	for _, r := range routes {
+		if r.Topic != e.Topic {
+			continue
+		}
+		if r.State == outbox.RouteRefusing {
+			return []string{fmt.Sprintf("boxpair relay … --drop-unroutable %s   # only if nobody has to get topic %s; otherwise start its consumer, which declares the queue",
+				quoted(e.Topic), plain(e.Topic))}, nil
+		}
+		return []string{"# the broker does not answer: the relay goes on by itself when it does"}, nil
+	}
+	return nil, err
+}
+
+func (x *explainer) due(at time.Time) string {
+	if at.IsZero() {
+		return "later"
+	}
+	return x.when(at)
+}
+
+// messages adds the messages of an inbox.
+func (x *explainer) messages(ctx context.Context, s *operators, ids []uuid.UUID, at map[uuid.UUID]*sight) error {
+	const mostConsumers = 100
+	found, err := s.messages.SearchMessages(ctx, inbox.Query{IDs: ids, Limit: mostConsumers * len(ids)})
+	if err != nil {
+		return err
+	}
+	pauses, err := s.inbox.Pauses(ctx)
+	if err != nil {
+		return err
+	}
+	for i := range found.Messages {
+		m := &found.Messages[i]
+		one := at[m.ID]
+		if one == nil {
+			continue
+		}
+		seen := seenMessage{
+			Database: s.name, Consumer: m.Consumer, State: string(m.State), Why: m.Why, Seq: m.Seq, Attempts: m.Attempts, Since: m.Since,
+			NextAttemptAt: maybe(m.NextAttemptAt), LastError: m.LastError, Reason: m.Reason,
+		}
+		if x.details {
+			if seen.History, err = s.ofMessage(ctx, m.ID, m.Consumer, 0); err != nil {
+				return err
+			}
+		}
+		one.Inbox = append(one.Inbox, seen)
+		one.Done = one.Done && m.State == inbox.AppliedState
+		one.Heal = append(one.Heal, x.healMessage(s, m, pauses)...)
+	}
+	return nil
+}
+
+// healMessage returns the commands that let a message go on.
+func (x *explainer) healMessage(s *operators, m *inbox.Found, pauses []control.Pause) []string {
+	if m.State == inbox.AppliedState {
+		return nil
+	}
+	for i := range pauses {
+		if pauses[i].Consumes(m.Consumer) {
+			return []string{"boxpair resume --consumer " + quoted(pauses[i].Name) + x.flag(s)}
+		}
+	}
+	id, flag := m.ID.String(), " --consumer "+quoted(m.Consumer)+x.flag(s)
+	if m.WaitsFor != uuid.Nil {
+		return []string{fmt.Sprintf("boxpair why %s%s", m.WaitsFor, x.flag(s))}
+	}
+	if state, is := strings.CutPrefix(string(m.State), "effect_"); is {
+		key := effects.Key(m.Consumer, m.ID)
+		switch inbox.EffectState(state) {
+		case inbox.EffectUncertain:
+			return []string{
+				fmt.Sprintf("boxpair effects resolve --effect %s --result RESULT%s -m 'the other side has carried it out'", key, x.flag(s)),
+				fmt.Sprintf("boxpair effects redrive --effect %s%s -m 'the other side has not carried it out'", key, x.flag(s)),
+			}
+		case inbox.EffectDead:
+			return []string{fmt.Sprintf("boxpair effects redrive --effect %s%s -m 'the cause is mended'", key, x.flag(s))}
+		}
+		return nil
+	}
+	redrive := fmt.Sprintf("boxpair dead redrive %s%s -m 'the cause is mended'", id, flag)
+	discard := fmt.Sprintf("boxpair dead discard %s%s -m 'nobody needs it'", id, flag)
+	switch m.State {
+	case inbox.Dead, inbox.TooOldState:
+		return []string{redrive, discard}
+	case inbox.AlteredState:
+		return []string{discard, strings.Replace(redrive, " -m", " --force -m", 1) + "   # if its other content is right"}
+	case inbox.Retrying:
+		return []string{fmt.Sprintf("boxpair dead redrive %s --state retrying%s -m 'the cause is mended'   # at once, not %s", id, flag, x.due(m.NextAttemptAt))}
+	case inbox.Discarded:
+		return []string{fmt.Sprintf("boxpair dead redrive %s --state discarded%s -m 'needed after all'", id, flag)}
+	}
+	return nil
+}
+
+// errNothing is returned if no database knows what is asked for.
+var errNothing = errors.New("no given database knows an event or message by this ID, key or correlation ID")
+
+// named returns the dispatch IDs that text names: an ID, its first digits, or a key or correlation ID
+// of the latest events.
+func (x *explainer) named(ctx context.Context, text string) ([]uuid.UUID, error) {
+	r, err := parseID(text)
+	isID := err == nil
+	if isID && r.whole() {
+		return []uuid.UUID{r.from}, nil
+	}
+	var ids []uuid.UUID
+	known := make(map[uuid.UUID]bool)
+	add := func(id uuid.UUID) {
+		if !known[id] {
+			known[id], ids = true, append(ids, id)
+		}
+	}
+	if isID {
+		err := x.each(ctx, true, func(s *operators) error {
+			found, err := s.matching(ctx, r)
+			for _, id := range found {
+				add(id)
+			}
+			return err
+		})
+		if err != nil || len(ids) > 0 {
+			return ids, err
+		}
+	}
+	for _, q := range []outbox.Query{
+		{Key: text, States: []outbox.State{outbox.PendingState, outbox.Retrying, outbox.Following, outbox.Dead, outbox.DeferredState}},
+		{Key: text}, {CorrelationID: text},
+	} {
+		err := x.each(ctx, true, func(s *operators) error {
+			if s.isInbox {
+				return nil
+			}
+			q.Limit = mostNamed
+			found, err := s.events.Search(ctx, q)
+			for i := range found.Events {
+				add(found.Events[i].ID)
+			}
+			return err
+		})
+		if err != nil || len(ids) > 0 {
+			return ids, err
+		}
+	}
+	return nil, errNothing
+}
+
+// mostNamed is how many events a key or a correlation ID names at most.
+const mostNamed = 10

@@ -1,0 +1,258 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+)
+
+// lookCommand returns a command about single events.
+func lookCommand(name, summary, details string, define func(s *settings, x *explainer), run func(ctx context.Context, x *explainer, p *process, all []sight) (int, error)) command {
+	return command{
+		name: name, summary: summary, details: details, group: looking,
+		define: func(s *settings) func(context.Context, *process) (int, error) {
+			x := &explainer{}
+			var asked []string
+			x.databases.define(s, "the database of an outbox. May be given several times.", "the database of an inbox. May be given several times.")
+			define(s, x)
+			x.display.define(s)
+			s.operands = "ID|KEY|CORRELATION-ID…"
+			s.operandsFrom = func(args []string) error { asked = args; return nil }
+			return func(ctx context.Context, p *process) (int, error) {
+				if len(asked) == 0 {
+					return exitFailed, errors.New("ID: is missing")
+				}
+				if err := x.some(); err != nil {
+					return exitFailed, err
+				}
+				x.origin = origin{s.context, s.flags.Changed("outbox") || s.flags.Changed("inbox")}
+				all, err := x.asked(ctx, asked)
+				if err != nil {
+					return exitFailed, err
+				}
+				return run(ctx, x, p, all)
+			}
+		},
+	}
+}
+
+// asked reads what the databases know of the texts.
+func (x *explainer) asked(ctx context.Context, texts []string) ([]sight, error) {
+	var all []sight
+	for _, text := range texts {
+		ids, err := x.named(ctx, text)
+		if err != nil {
+			return nil, err
+		}
+		list, err := x.look(ctx, ids)
+		if err != nil {
+			return nil, err
+		}
+		for i := range list {
+			if len(list[i].Events)+len(list[i].Inbox) > 0 {
+				all = append(all, list[i])
+			}
+		}
+		if len(all) == 0 {
+			return nil, fmt.Errorf("%s: %w", text, errNothing)
+		}
+	}
+	return all, nil
+}
+
+var lookCommands = []command{
+	lookCommand("why", "explain where an event is, what it waits for, and how to heal it",
+		`Explains events by dispatch ID, by the first eight digits of one, by key or by correlation ID: when and
+by whom an event was written, whether and when the broker confirmed it, what it waits for and since
+when, which consumers have applied it; and the command that lets it go on. Of a key, the events that
+wait are explained; if none waits, the latest. Keys and correlation IDs are looked for in the latest
+20,000 events.
+
+    boxpair why 4b9d2a51 --outbox postgres://monitor@orders/shop --inbox postgres://monitor@stock/stock
+
+The exit status is 1 if something waits.`,
+		func(*settings, *explainer) {},
+		func(_ context.Context, x *explainer, p *process, all []sight) (int, error) {
+			status := exitOK
+			for i := range all {
+				if !all[i].Done {
+					status = exitFound
+				}
+			}
+			if x.json() {
+				return status, x.encode(p.stdout, map[string][]sight{"explained": all})
+			}
+			for i := range all {
+				if i > 0 {
+					fmt.Fprintln(p.stdout)
+				}
+				x.explain(p.stdout, &all[i])
+			}
+			return status, nil
+		}),
+	lookCommand("show", "show everything that the databases know of an event",
+		`Shows events and messages in any state, as facts: by dispatch ID, by the first eight digits of one, by
+key or by correlation ID, with all attempts, deliveries and changes by operators. Payloads and headers
+are shown with --payload only.
+
+    boxpair show 4b9d2a51 --outbox postgres://monitor@orders/shop --inbox postgres://monitor@stock/stock`,
+		func(s *settings, x *explainer) {
+			x.details = true
+			s.on(&x.content, "payload", "show payloads and headers, too.")
+		},
+		func(_ context.Context, x *explainer, p *process, all []sight) (int, error) {
+			if x.json() {
+				return exitOK, x.encode(p.stdout, map[string][]sight{"found": all})
+			}
+			for i := range all {
+				if i > 0 {
+					fmt.Fprintln(p.stdout)
+				}
+				x.facts(p.stdout, &all[i])
+			}
+			return exitOK, nil
+		}),
+}
+
+// explain prints one event in sentences.
+func (x *explainer) explain(out io.Writer, one *sight) {
+	fmt.Fprintf(out, "%s\n", one.ID)
+	say := func(about, format string, args ...any) {
+		fmt.Fprintf(out, "  %-11s %s\n", about, plain(fmt.Sprintf(format, args...)))
+	}
+	for i := range one.Events {
+		e := &one.Events[i]
+		say("event", "%s%s, number %d of %s", e.Topic, keyed(e.Key), e.Seq, e.Database)
+		say("written", "%s ago, at %s%s", short(time.Since(e.WrittenAt)), instant(e.WrittenAt, "-"), writer(e))
+		switch {
+		case e.DeliveredAt != nil:
+			say("delivered", "the broker confirmed it %s ago, at %s", short(time.Since(*e.DeliveredAt)), instant(*e.DeliveredAt, "-"))
+		case e.State == "delivered":
+			say("delivered", "its receipt is no longer kept")
+		default:
+			say(e.State, "%s", e.Why)
+		}
+		if e.LastError != "" && e.State != "delivered" {
+			say("last error", "%s", e.LastError)
+		}
+		if e.TraceParent != "" {
+			say("trace", "%s", e.TraceParent)
+		}
+	}
+	if len(one.Events) == 0 && len(x.outboxes) > 0 {
+		say("event", "no given outbox has it: another service wrote it, or it is removed")
+	}
+	x.explainMessages(say, one)
+	if len(one.Heal) > 0 {
+		fmt.Fprintln(out, "  heal")
+		for _, command := range one.Heal {
+			fmt.Fprintf(out, "    %s\n", command)
+		}
+	}
+}
+
+func (x *explainer) explainMessages(say func(about, format string, args ...any), one *sight) {
+	for i := range one.Inbox {
+		m := &one.Inbox[i]
+		if m.State == "applied" {
+			say("applied", "by %s %s ago", m.Consumer, short(time.Since(m.Since)))
+			continue
+		}
+		say(m.State, "at %s since %s, after %d attempts: %s", m.Consumer, short(time.Since(m.Since)), m.Attempts, m.Why)
+		if m.LastError != "" {
+			say("last error", "%s", m.LastError)
+		}
+	}
+	if len(one.Inbox) == 0 && len(x.inboxes) > 0 {
+		say("inboxes", "no consumer of the given databases has it yet, or all have forgotten it")
+	}
+}
+
+func keyed(key string) string {
+	if key == "" {
+		return ""
+	}
+	return ", key " + key
+}
+
+// writer says who wrote an event.
+func writer(e *seenEvent) string {
+	text := ""
+	if e.Producer != "" {
+		text = " by " + e.Producer
+	}
+	if e.Source != "" {
+		text += fmt.Sprintf(" (%s, version %d, index %d)", e.Source, e.Version, e.Index)
+	}
+	return text
+}
+
+// facts prints one event as a list of names and values.
+func (x *explainer) facts(out io.Writer, one *sight) {
+	line := func(name string, value any) {
+		if text := plain(fmt.Sprint(value)); text != "" && text != "0" && text != "-" {
+			fmt.Fprintf(out, "  %-15s %s\n", name, text)
+		}
+	}
+	at := func(t *time.Time) string {
+		if t == nil {
+			return ""
+		}
+		return instant(*t, "")
+	}
+	fmt.Fprintf(out, "%s\n", one.ID)
+	for i := range one.Events {
+		e := &one.Events[i]
+		line("outbox", e.Database)
+		line("number", e.Seq)
+		line("topic", e.Topic)
+		line("key", e.Key)
+		line("type", e.Type)
+		line("producer", e.Producer)
+		line("source", e.Source)
+		line("version", e.Version)
+		line("index", e.Index)
+		line("correlation ID", e.CorrelationID)
+		line("traceparent", e.TraceParent)
+		line("state", e.State)
+		if e.Why != e.State {
+			line("why", e.Why)
+		}
+		line("written", instant(e.WrittenAt, ""))
+		line("next attempt", at(e.NextAttemptAt))
+		line("attempts", e.Attempts)
+		line("last error", e.LastError)
+		line("reason", e.Reason)
+		for _, h := range e.History {
+			line(h.Outcome, strings.TrimSpace(instant(h.At, "")+" "+h.Relay+" "+h.Error))
+		}
+		for _, d := range e.Deliveries {
+			line("confirmed", instant(d.At, "")+" "+d.Relay)
+		}
+		for name, value := range sorted(e.Headers) {
+			line("header "+name, value)
+		}
+		if e.Payload != nil {
+			line("payload", *e.Payload)
+		}
+	}
+	for i := range one.Inbox {
+		m := &one.Inbox[i]
+		line("consumer", m.Consumer+" in "+m.Database)
+		line("state", m.State)
+		if m.Why != m.State {
+			line("why", m.Why)
+		}
+		line("since", instant(m.Since, ""))
+		line("next attempt", at(m.NextAttemptAt))
+		line("attempts", m.Attempts)
+		line("last error", m.LastError)
+		line("reason", m.Reason)
+		for _, h := range m.History {
+			line(h.Outcome, instant(h.At, "")+" "+h.Error)
+		}
+	}
+}
