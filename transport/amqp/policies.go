@@ -2,17 +2,15 @@ package amqp
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"net/http"
-	"net/url"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/boxpair/boxpair/internal/management"
 )
 
 // Management is the HTTP API of RabbitMQ's plugin rabbitmq_management.
@@ -73,13 +71,13 @@ func CheckPolicies(ctx context.Context, m Management, queues ...string) ([]Queue
 	var overview struct {
 		Version string `json:"rabbitmq_version"`
 	}
-	if _, err := a.get(ctx, &overview, "overview"); err != nil {
+	if _, err := a.Get(ctx, &overview, "overview"); err != nil {
 		return nil, fmt.Errorf("amqp: check policies: %w", err)
 	}
 	major, _, _ := strings.Cut(overview.Version, ".")
 	version, err := strconv.Atoi(major)
 	if err != nil {
-		return nil, fmt.Errorf("amqp: check policies: %s: not a management API: the answer has no version of RabbitMQ", a.host)
+		return nil, fmt.Errorf("amqp: check policies: %s: not a management API: the answer has no version of RabbitMQ", a.Host)
 	}
 	all := make([]QueueLimits, len(queues))
 	for i, queue := range queues {
@@ -90,79 +88,12 @@ func CheckPolicies(ctx context.Context, m Management, queues ...string) ([]Queue
 	return all, nil
 }
 
-// managementAPI is a validated [Management].
-type managementAPI struct {
-	base           *url.URL // without user and password
-	host           string
-	user, password string
-	vhost          string
-	client         *http.Client
-}
+// managementAPI is the API of a validated [Management].
+type managementAPI struct{ *management.API }
 
 func (m *Management) api() (*managementAPI, error) {
-	u, err := url.Parse(m.URL)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || strings.Contains(u.Path+u.RawQuery+u.Fragment, "@") {
-		return nil, errors.New("URL: want http://user:password@host:15672 or https://…, with reserved characters of user and password percent-encoded")
-	}
-	a := &managementAPI{host: u.Host, user: u.User.Username(), vhost: m.VHost, client: m.Client}
-	a.password, _ = u.User.Password()
-	u.User = nil
-	a.base = u
-	defaultTo(&a.vhost, "/")
-	if a.client == nil {
-		transport := http.DefaultTransport.(*http.Transport).Clone() //nolint:forcetypeassert // documented to have this type
-		transport.DisableKeepAlives = true
-		a.client = &http.Client{Transport: transport, Timeout: 10 * time.Second}
-	}
-	return a, nil
-}
-
-// maxAnswer is how many bytes of an answer are read.
-const maxAnswer = 4 << 20
-
-// get reads one object of the API into v. It reports false if there is no such object.
-func (a *managementAPI) get(ctx context.Context, v any, path ...string) (bool, error) {
-	where := a.base.JoinPath("api")
-	for _, part := range path {
-		where.RawPath = where.EscapedPath() + "/" + url.PathEscape(part)
-		where.Path += "/" + part
-	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, where.String(), http.NoBody)
-	if err != nil {
-		return false, err
-	}
-	request.SetBasicAuth(a.user, a.password)
-	response, err := a.client.Do(request)
-	if err != nil {
-		return false, fmt.Errorf("no management API at %s; enable the plugin rabbitmq_management, or correct the URL: %w", a.host, redact(err, a.password))
-	}
-	defer response.Body.Close()
-	switch response.StatusCode {
-	case http.StatusOK:
-	case http.StatusNotFound:
-		return false, nil
-	case http.StatusUnauthorized, http.StatusForbidden:
-		return false, fmt.Errorf("%s denies access (%s); the user needs the tag management, and access to the virtual host %q",
-			a.host, response.Status, a.vhost)
-	default:
-		return false, fmt.Errorf("%s: %s", a.host, response.Status)
-	}
-	if err := json.NewDecoder(io.LimitReader(response.Body, maxAnswer)).Decode(v); err != nil {
-		return false, fmt.Errorf("%s: not the answer of a management API: %w", a.host, err)
-	}
-	return true, nil
-}
-
-// settings are the arguments of a queue or a policy. RabbitMQ writes empty settings as an empty
-// list.
-type settings map[string]any
-
-// UnmarshalJSON treats any value except an object as empty settings.
-func (s *settings) UnmarshalJSON(text []byte) error {
-	if len(text) > 0 && text[0] == '{' {
-		return json.Unmarshal(text, (*map[string]any)(s))
-	}
-	return nil
+	a, err := management.New(m.URL, m.VHost, m.Client)
+	return &managementAPI{a}, err
 }
 
 // queueInfo has the settings that apply to a queue.
@@ -171,8 +102,8 @@ type queueInfo struct {
 	Durable        bool     `json:"durable"`
 	Policy         string   `json:"policy"`
 	OperatorPolicy string   `json:"operator_policy"`
-	Arguments      settings `json:"arguments"`
-	Effective      settings `json:"effective_policy_definition"`
+	Arguments      management.Settings `json:"arguments"`
+	Effective      management.Settings `json:"effective_policy_definition"`
 }
 
 // number returns the smaller number of argument and policies; a negative number is no limit.
@@ -208,7 +139,7 @@ func (q *queueInfo) duration(name string) time.Duration {
 func (a *managementAPI) limits(ctx context.Context, queue string, version int) (QueueLimits, error) {
 	l := QueueLimits{Queue: queue}
 	var q queueInfo
-	there, err := a.get(ctx, &q, "queues", a.vhost, queue)
+	there, err := a.Get(ctx, &q, "queues", a.VHost, queue)
 	if err != nil {
 		return l, err
 	}
@@ -244,7 +175,7 @@ func (a *managementAPI) checkDeadLetters(ctx context.Context, l *QueueLimits, q 
 		var queue struct{}
 		var err error
 		if key != "" {
-			l.DeadLetters, err = a.get(ctx, &queue, "queues", a.vhost, key)
+			l.DeadLetters, err = a.Get(ctx, &queue, "queues", a.VHost, key)
 		}
 		if err == nil && !l.DeadLetters {
 			l.addFinding(setting, "the default exchange has no queue for what is dead-lettered, which is dropped", "name an existing queue by dead-letter-routing-key")
@@ -252,7 +183,7 @@ func (a *managementAPI) checkDeadLetters(ctx context.Context, l *QueueLimits, q 
 		return err
 	}
 	var exchange struct{}
-	there, err := a.get(ctx, &exchange, "exchanges", a.vhost, l.DeadLetterExchange)
+	there, err := a.Get(ctx, &exchange, "exchanges", a.VHost, l.DeadLetterExchange)
 	if err != nil {
 		return err
 	}
@@ -261,7 +192,7 @@ func (a *managementAPI) checkDeadLetters(ctx context.Context, l *QueueLimits, q 
 		return nil
 	}
 	var bindings []struct{}
-	if _, err := a.get(ctx, &bindings, "exchanges", a.vhost, l.DeadLetterExchange, "bindings", "source"); err != nil {
+	if _, err := a.Get(ctx, &bindings, "exchanges", a.VHost, l.DeadLetterExchange, "bindings", "source"); err != nil {
 		return err
 	}
 	if l.DeadLetters = len(bindings) > 0; !l.DeadLetters {
