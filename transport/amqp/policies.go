@@ -98,10 +98,10 @@ func (m *Management) api() (*managementAPI, error) {
 
 // queueInfo has the settings that apply to a queue.
 type queueInfo struct {
-	Type           string   `json:"type"`
-	Durable        bool     `json:"durable"`
-	Policy         string   `json:"policy"`
-	OperatorPolicy string   `json:"operator_policy"`
+	Type           string              `json:"type"`
+	Durable        bool                `json:"durable"`
+	Policy         string              `json:"policy"`
+	OperatorPolicy string              `json:"operator_policy"`
 	Arguments      management.Settings `json:"arguments"`
 	Effective      management.Settings `json:"effective_policy_definition"`
 }

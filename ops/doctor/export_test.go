@@ -1,0 +1,4 @@
+package doctor
+
+// Relations are the tables that the checks of storage look at.
+var Relations = relations

@@ -1,0 +1,113 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// session is an open transaction.
+type session struct {
+	pid                      int
+	role, application, state string
+	age                      time.Duration
+}
+
+// sessions looks for transactions that keep vacuum from removing rows, and relays from passing by:
+// a relay reads again where an open transaction may still commit events.
+func (r *run) sessions(ctx context.Context, t *tables) {
+	const hidden = `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND usesysid IS NOT NULL
+		AND NOT pg_has_role(current_user, usesysid, 'USAGE') AND NOT pg_has_role(current_user, 'pg_read_all_stats', 'USAGE')`
+	var unseen int
+	if err := t.Pool.QueryRow(ctx, hidden).Scan(&unseen); err != nil {
+		r.failed(OldTransaction, t.Name, err)
+		return
+	}
+	if unseen > 0 {
+		r.add(OldTransaction, NotChecked, t.Name, fmt.Sprintf("the role does not see the transactions of %d sessions", unseen), "GRANT pg_read_all_stats TO the role of the monitor")
+	}
+	list, err := query(ctx, t, func(row scanner, s *session) error {
+		var age int64
+		err := row.Scan(&s.pid, &s.role, &s.application, &s.state, &age)
+		s.age = time.Duration(age) * time.Second
+		return err
+	}, `SELECT pid, coalesce(usename, ''), application_name, coalesce(state, ''), extract(epoch FROM clock_timestamp() - xact_start)::bigint
+		FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()
+			AND xact_start < clock_timestamp() - $1::bigint * interval '1 microsecond' ORDER BY xact_start`, r.cfg.TransactionAge.Microseconds())
+	if err != nil {
+		r.failed(OldTransaction, t.Name, err)
+	}
+	for i := range list {
+		s := &list[i]
+		r.add(OldTransaction, Stalls, t.Name, fmt.Sprintf("a transaction of role %s (%s, %s, pid %d) is open for %v: vacuum removes no delivered row, and what the transaction locks waits", s.role, s.application, s.state, s.pid, s.age),
+			fmt.Sprintf("SELECT pg_terminate_backend(%d); and ALTER ROLE %s SET idle_in_transaction_session_timeout = '1min'", s.pid, pgx.Identifier{s.role}.Sanitize()))
+	}
+}
+
+// prepared looks for prepared transactions without an end.
+func (r *run) prepared(ctx context.Context, t *tables) {
+	type prepared struct {
+		id  string
+		age int64
+	}
+	list, err := query(ctx, t, func(row scanner, p *prepared) error { return row.Scan(&p.id, &p.age) }, `
+		SELECT gid, extract(epoch FROM clock_timestamp() - prepared)::bigint FROM pg_prepared_xacts
+		WHERE database = current_database() AND prepared < clock_timestamp() - $1::bigint * interval '1 microsecond' ORDER BY prepared`, r.cfg.TransactionAge.Microseconds())
+	if err != nil {
+		r.failed(PreparedTransaction, t.Name, err)
+	}
+	for _, p := range list {
+		r.add(PreparedTransaction, Stalls, t.Name, fmt.Sprintf("the transaction %s is prepared for %v, and keeps its locks and all deleted rows", p.id, time.Duration(p.age)*time.Second),
+			"COMMIT PREPARED "+literal(p.id)+" or ROLLBACK PREPARED "+literal(p.id)+", as its coordinator says")
+	}
+}
+
+// slot is a replication slot, with the write-ahead log that it holds.
+type slot struct {
+	name, state string
+	active      bool
+	held        int64
+}
+
+// heldTransactions is how many transactions old the snapshot of a standby may be.
+const heldTransactions = 100_000
+
+// slots looks for replication that keeps rows and log: slots, and queries on standbys.
+func (r *run) slots(ctx context.Context, s *server) {
+	t := s.via
+	list, err := query(ctx, t, func(row scanner, l *slot) error { return row.Scan(&l.name, &l.state, &l.active, &l.held) }, `
+		SELECT slot_name, coalesce(wal_status, ''), active,
+			coalesce(pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_receive_lsn() ELSE pg_current_wal_lsn() END, restart_lsn), 0)::bigint
+		FROM pg_replication_slots WHERE NOT temporary AND (database IS NULL OR database = current_database()) ORDER BY slot_name`)
+	if err != nil {
+		r.failed(ReplicationSlot, s.name, err)
+	}
+	for _, l := range list {
+		drop := "SELECT pg_drop_replication_slot(" + literal(l.name) + ")"
+		switch {
+		case l.state == "lost":
+			r.add(ReplicationSlot, Loses, s.name, "the replication slot "+l.name+" has lost its log: its reader misses changes", "copy its reader anew, and "+drop)
+		case !l.active:
+			r.add(ReplicationSlot, Stalls, s.name, fmt.Sprintf("nobody reads the replication slot %s, which holds %d MiB of the log and keeps rows: the disk fills", l.name, l.held>>20), "start its reader, or "+drop)
+		case l.held > r.cfg.SlotBytes:
+			r.add(ReplicationSlot, Stalls, s.name, fmt.Sprintf("the reader of the replication slot %s is %d MiB behind: the log is kept for it", l.name, l.held>>20), "look at its reader; bound the log by max_slot_wal_keep_size")
+		}
+	}
+	type standby struct {
+		name string
+		age  int64
+	}
+	behind, err := query(ctx, t, func(row scanner, b *standby) error { return row.Scan(&b.name, &b.age) }, `
+		SELECT coalesce(nullif(application_name, ''), host(client_addr), pid::text), age(backend_xmin) FROM pg_stat_replication
+		WHERE age(backend_xmin) > $1 ORDER BY 1`, heldTransactions)
+	if err != nil {
+		r.failed(StandbyFeedback, s.name, err)
+	}
+	for _, b := range behind {
+		r.add(StandbyFeedback, Stalls, s.name, fmt.Sprintf("a query on the standby %s keeps all rows that were deleted since %d transactions (hot_standby_feedback)", strings.TrimSpace(b.name), b.age),
+			"end the query on the standby, or bound it there: ALTER SYSTEM SET statement_timeout")
+	}
+}
