@@ -97,8 +97,9 @@ func (r *run) failed(check Check, subject string, err error) {
 		problem = fmt.Sprintf("%s (SQLSTATE %s)", pgErr.Message, pgErr.Code)
 	case errors.Is(err, management.ErrDenied):
 		remedy = "give the user the tag monitoring: rabbitmqctl set_user_tags USER monitoring"
-	case errors.Is(err, errNotAdministrator):
-		remedy = "look yourself: rabbitmqctl list_permissions"
+	}
+	if admin, is := errors.AsType[*administratorError](err); is {
+		remedy = "look yourself: " + admin.command
 	}
 	r.add(check, NotChecked, subject, problem, remedy)
 }

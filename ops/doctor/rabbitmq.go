@@ -11,8 +11,12 @@ import (
 	"github.com/boxpair/boxpair/internal/management"
 )
 
-// errNotAdministrator says that the user may not read permissions.
-var errNotAdministrator = errors.New("only a user with the tag administrator may read permissions")
+// administratorError says that RabbitMQ tells something to administrators only.
+type administratorError struct{ what, command string }
+
+func (e *administratorError) Error() string {
+	return "RabbitMQ tells its " + e.what + " only to a user with the tag administrator"
+}
 
 // broker is what RabbitMQ's management API tells of a virtual host.
 type broker struct {
@@ -133,7 +137,11 @@ func (r *run) nodes(ctx context.Context, b *broker) {
 
 func (r *run) featureFlags(ctx context.Context, b *broker) {
 	var flags []struct{ Name, State, Stability string }
-	if err := b.get(ctx, &flags, "feature-flags"); err != nil {
+	err := b.get(ctx, &flags, "feature-flags")
+	if errors.Is(err, management.ErrDenied) {
+		err = &administratorError{"feature flags", "rabbitmqctl list_feature_flags"}
+	}
+	if err != nil {
 		r.failed(FeatureFlags, "RabbitMQ", err)
 		return
 	}
@@ -216,7 +224,7 @@ func (r *run) rights(ctx context.Context, b *broker) {
 	var permissions []permission
 	err := b.get(ctx, &permissions, "permissions")
 	if errors.Is(err, management.ErrDenied) {
-		err = errNotAdministrator
+		err = &administratorError{"permissions", "rabbitmqctl list_permissions -p " + shell(b.VHost)}
 	}
 	if err != nil {
 		r.failed(RightsWide, "RabbitMQ", err)

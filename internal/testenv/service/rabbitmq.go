@@ -24,6 +24,7 @@ type RabbitMQ struct {
 	tls   *TLS // nil without
 
 	management bool
+	env        []string
 }
 
 // rabbitPorts are the ports of one node. The command line tools listen too: without a range of
@@ -44,6 +45,9 @@ type RabbitMQConfig struct {
 	TLS *TLS
 	// Management enables the plugin rabbitmq_management.
 	Management bool
+	// Env is added to the environment of the node, as "NAME=value"; a node in Docker does not get
+	// it. Defaults to none.
+	Env []string
 }
 
 // StartRabbitMQWith is [StartRabbitMQ] with a configuration.
@@ -76,6 +80,15 @@ func (r *RabbitMQ) ManagementURL() string {
 func (r *RabbitMQ) plugins() string {
 	if r.management {
 		return "[rabbitmq_management].\n"
+	}
+	return "[].\n"
+}
+
+// advanced returns the file of settings that have no name elsewhere: with the management API, quorum
+// queues tell their policies and lengths every second instead of every five.
+func (r *RabbitMQ) advanced() string {
+	if r.management {
+		return "[{rabbit, [{quorum_tick_interval, 1000}]}].\n"
 	}
 	return "[].\n"
 }
@@ -120,7 +133,7 @@ func newRabbitMQ(ctx context.Context, bin string, c RabbitMQConfig) (_ *RabbitMQ
 	if err != nil {
 		return nil, err
 	}
-	r := &RabbitMQ{server: *s, tls: c.TLS, management: c.Management}
+	r := &RabbitMQ{server: *s, tls: c.TLS, management: c.Management, env: c.Env}
 	scheme := "amqp"
 	if c.TLS != nil {
 		scheme = "amqps"
@@ -159,7 +172,7 @@ func (r *RabbitMQ) config(address string) string {
 			"\nssl_options.cacertfile = " + r.in("roots.pem") + "\nssl_options.verify = verify_none"
 	}
 	if r.management {
-		listeners += fmt.Sprintf("\nmanagement.tcp.ip = %s\nmanagement.tcp.port = %d", address, r.ports.management)
+		listeners += fmt.Sprintf("\nmanagement.tcp.ip = %s\nmanagement.tcp.port = %d\ncollect_statistics_interval = 1000", address, r.ports.management)
 	}
 	return strings.Join([]string{
 		listeners,
@@ -225,14 +238,14 @@ func (r *RabbitMQ) environment() ([]string, error) {
 		}
 	}
 	for name, text := range map[string]string{
-		"rabbitmq.conf": r.config(loopback), "env.conf": "", "advanced.config": "[].\n", "enabled_plugins": r.plugins(),
+		"rabbitmq.conf": r.config(loopback), "env.conf": "", "advanced.config": r.advanced(), "enabled_plugins": r.plugins(),
 	} {
 		if err := os.WriteFile(in(name), []byte(text), 0o600); err != nil {
 			return nil, err
 		}
 	}
 	const interfaces = "-kernel inet_dist_use_interface {127,0,0,1}"
-	return []string{
+	return append([]string{
 		"HOME=" + r.dir, // the cookie
 		"RABBITMQ_NODENAME=" + r.name + "@localhost",
 		"RABBITMQ_CONFIG_FILE=" + in("rabbitmq.conf"),
@@ -251,7 +264,7 @@ func (r *RabbitMQ) environment() ([]string, error) {
 		fmt.Sprintf("RABBITMQ_CTL_DIST_PORT_MAX=%d", r.ports.ctl+ctlPorts),
 		"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=" + interfaces,
 		"RABBITMQ_CTL_ERL_ARGS=" + interfaces,
-	}, nil
+	}, r.env...), nil
 }
 
 // startEpmd runs Erlang's port mapper in the foreground. Otherwise a node would start a port mapper
