@@ -14,6 +14,7 @@ import (
 	"github.com/boxpair/boxpair/store/control"
 	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/store/outbox"
+	"github.com/boxpair/boxpair/transport/amqp"
 )
 
 // sight is what the databases know of one dispatch ID.
@@ -22,7 +23,8 @@ type sight struct {
 	Done   bool          `json:"done"` // the event has left the outboxes, and nothing of it waits in an inbox
 	Events []seenEvent   `json:"events"`
 	Inbox  []seenMessage `json:"messages"`
-	Heal   []string      `json:"heal"` // commands, in the order in which they help; never null
+	Queues []queueState  `json:"queues,omitempty"` // with --management
+	Heal   []string      `json:"heal"`             // commands, in the order in which they help; never null
 }
 
 // seenEvent is an event of an outbox.
@@ -81,6 +83,7 @@ type explainer struct {
 	display
 
 	content, details bool
+	broker           amqp.Management
 	origin           origin
 }
 

@@ -52,7 +52,7 @@ const (
 
 // commands are all subcommands with settings, in the order of the help.
 var commands = slices.Concat(
-	[]command{status}, lookCommands, []command{events},
+	[]command{status}, lookCommands, []command{events, examine},
 	pauseCommands, letterCommands, deferredCommands, []command{replay}, effectCommands,
 	[]command{relayCommand, drain, janitor},
 	[]command{verify, identify},

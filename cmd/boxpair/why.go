@@ -74,8 +74,11 @@ wait are explained; if none waits, the latest. Keys and correlation IDs are look
     boxpair why 4b9d2a51 --outbox postgres://monitor@orders/shop --inbox postgres://monitor@stock/stock
 
 The exit status is 1 if something waits.`,
-		func(*settings, *explainer) {},
-		func(_ context.Context, x *explainer, p *process, all []sight) (int, error) {
+		func(s *settings, x *explainer) { s.management(&x.broker) },
+		func(ctx context.Context, x *explainer, p *process, all []sight) (int, error) {
+			if err := x.queues(ctx, all); err != nil {
+				return exitFailed, err
+			}
 			status := exitOK
 			for i := range all {
 				if !all[i].Done {
@@ -144,6 +147,12 @@ func (x *explainer) explain(out io.Writer, one *sight) {
 	}
 	if len(one.Events) == 0 && len(x.outboxes) > 0 {
 		say("event", "no given outbox has it: another service wrote it, or it is removed")
+	}
+	for i := range one.Queues {
+		say("broker", "%s", &one.Queues[i])
+	}
+	if len(one.Queues) == 0 && x.broker.URL != "" && len(one.Events) > 0 {
+		say("broker", "no queue takes topic %s", one.Events[0].Topic)
 	}
 	x.explainMessages(say, one)
 	if len(one.Heal) > 0 {

@@ -1,0 +1,337 @@
+package main
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/boxpair/boxpair/idgen"
+	"github.com/boxpair/boxpair/internal/testenv"
+)
+
+// rig is a PostgreSQL database with an outbox and an inbox.
+type rig struct {
+	t    *testing.T
+	url  string
+	conn *pgx.Conn
+}
+
+func newRig(t *testing.T, events int) *rig {
+	t.Helper()
+	r := &rig{t: t, url: testenv.Postgres(t)}
+	plantEvents(t, r.url, "order.placed", events)
+	conn, err := pgx.Connect(t.Context(), r.url)
+	ok(t, err)
+	t.Cleanup(func() { ok(t, conn.Close(t.Context())) }) //nolint:usetesting // the context of a cleanup
+	r.conn = conn
+	return r
+}
+
+func (r *rig) exec(statements ...string) {
+	r.t.Helper()
+	for _, statement := range statements {
+		if _, err := r.conn.Exec(r.t.Context(), statement); err != nil {
+			r.t.Fatalf("%v in %s", err, statement)
+		}
+	}
+}
+
+// id is the dispatch ID of the nth event that plantEvents writes.
+func id(n int) uuid.UUID { return idgen.Of("shop", "order", int64(n), 0) }
+
+// says runs a command, and wants its exit status and texts in its output.
+func (r *rig) says(status int, args string, texts ...string) string {
+	r.t.Helper()
+	got, out, errs := call(r.t, nil, append(strings.Fields(args), "--outbox", r.url, "--inbox", r.url)...)
+	if got != status {
+		r.t.Errorf("%s: %d, %q, %q", args, got, out, errs)
+	}
+	for _, text := range texts {
+		if !strings.Contains(out, text) {
+			r.t.Errorf("%s: %q is missing in:\n%s%s", args, text, out, errs)
+		}
+	}
+	return out
+}
+
+// relayOwns makes a relay that runs the owner of all shards.
+const relayOwns = `WITH r AS (INSERT INTO boxpair.outbox_relays (id, seen_until) VALUES ('relay-1', now() + interval '1 hour'))
+	UPDATE boxpair.outbox_shards SET owner = 'relay-1', lease_until = now() + interval '1 hour'`
+
+func TestWhySaysWhatAnEventWaitsForAndHowToHealIt(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 3)
+	whole, short := id(1).String(), id(1).String()[:8]
+	r.says(exitFound, "why "+whole, whole+"\n", "event       order.placed, key k, number 1 of", "by shop (order, version 1, index 0)",
+		"pending     no relay owns its shard", "heal\n    boxpair relay --outbox ")
+	r.says(exitFound, "why "+short, whole+"\n")
+
+	r.exec(relayOwns)
+	r.exec(`INSERT INTO boxpair.outbox_routes (relay, topic, route, state, since, last_error)
+		VALUES ('relay-1', 'order.placed', 'shop: order', 'refusing', now() - interval '1 hour', '312 NO_ROUTE')`)
+	r.says(exitFound, "why "+whole, "pending     its route shop: order is refusing since", "312 NO_ROUTE", "heal\n    boxpair relay … --drop-unroutable order.placed")
+	r.says(exitFound, "why "+id(3).String(), "waits for event 1 of its key", "312 NO_ROUTE", "--drop-unroutable order.placed")
+	r.exec(`DELETE FROM boxpair.outbox_routes`)
+
+	r.says(exitOK, "pause --topic order.# -m counting --outbox "+r.url+" --config "+empty(t))
+	r.says(exitFound, "why k", "heal\n    boxpair resume --topic 'order.#' --outbox postgres://")
+	if _, out, _ := call(t, nil, "resume", "--topic", "order.#", "--outbox", r.url); !strings.Contains(out, "is resumed") {
+		t.Error(out)
+	}
+
+	r.exec(`WITH q AS (DELETE FROM boxpair.outbox_queue WHERE id = 1 RETURNING shard, id)
+		INSERT INTO boxpair.outbox_parked (id, shard, key, state, attempts, next_attempt_at, last_error)
+		SELECT id, shard, 'k', 'retrying', 4, now() + interval '10 minutes', 'timeout' FROM q`)
+	r.says(exitFound, "why "+whole, "retrying    waits for its next attempt", "last error  timeout", "boxpair dead redrive "+whole+" --state retrying --outbox", "# at once, not in ")
+	r.says(exitFound, "why "+id(2).String(), "waits for event 1 of its key", "boxpair dead redrive "+whole)
+
+	r.exec(`UPDATE boxpair.outbox_parked SET state = 'dead', next_attempt_at = NULL`)
+	r.says(exitFound, "why "+whole, "dead        its attempts are used up", "boxpair dead redrive "+whole+" --outbox", "boxpair dead discard "+whole+" --outbox")
+
+	r.exec(`DELETE FROM boxpair.outbox_queue WHERE id = 2`, `INSERT INTO boxpair.outbox_receipts (relay, event_ids) VALUES ('relay-1', '{2}')`)
+	r.says(exitOK, "why "+id(2).String(), "delivered   the broker confirmed it", "no consumer of the given databases has it yet")
+
+	r.exec(`INSERT INTO boxpair.inbox_consumers (name, window_size) VALUES ('stock/reserve', '14 days'), ('mail/send', '14 days')`,
+		`INSERT INTO boxpair.inbox (consumer, dispatch_id, stamp, applied_at) VALUES (1, '`+id(2).String()+`', now(), now())`,
+		`INSERT INTO boxpair.inbox_parked (consumer, dispatch_id, digest, topic, key, ordered, claimed, metadata, payload, state, attempts, last_error)
+			VALUES (2, '`+id(2).String()+`', decode(repeat('00', 16), 'hex'), 'order.placed', 'k', true, false, '{}', '`+payload+`', 'dead', 10, 'no address')`)
+	out := r.says(exitFound, "why "+id(2).String(), "applied     by stock/reserve", "dead        at mail/send since", "last error  no address",
+		"boxpair dead redrive "+id(2).String()+" --consumer mail/send --inbox postgres://")
+	if strings.Contains(out, payload) {
+		t.Error("a payload is shown")
+	}
+	// The printed command works, but for its password, which the test's server does not ask for.
+	_, command, _ := strings.Cut(out, "heal\n")
+	command, _, _ = strings.Cut(strings.TrimSpace(command), "\n")
+	args := strings.Fields(strings.NewReplacer("boxpair ", "", "'", "").Replace(command))
+	if status, _, errs := call(t, nil, append(args[:len(args)-6], "-m", "mended", "--inbox", r.url)...); status != exitOK || !strings.HasPrefix(errs, "1 of 1 selected were redriven") {
+		t.Errorf("%s: %d, %q", command, status, errs)
+	}
+
+	r.says(exitFailed, "why "+uuid.NewString())
+	r.says(exitFailed, "why ffffffff")
+	r.says(exitFailed, "why no-such-key")
+}
+
+// empty returns an empty configuration file.
+func empty(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "empty.yaml")
+	ok(t, os.WriteFile(path, nil, 0o600))
+	return path
+}
+
+func TestShowHasTheWholeLifeOfAnEvent(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 1)
+	r.exec(`DELETE FROM boxpair.outbox_queue`,
+		`INSERT INTO boxpair.outbox_attempts (event_id, outcome, error, relay) VALUES (1, 'unavailable', 'broker is away', 'relay-1')`,
+		`INSERT INTO boxpair.outbox_receipts (relay, event_ids) VALUES ('relay-2', '{1}')`,
+		`INSERT INTO boxpair.inbox_consumers (name, window_size) VALUES ('stock/reserve', '14 days')`,
+		`INSERT INTO boxpair.inbox (consumer, dispatch_id, stamp, applied_at) VALUES (1, '`+id(1).String()+`', now(), now())`,
+		`INSERT INTO boxpair.inbox_history (consumer, dispatch_id, outcome, error) VALUES (1, '`+id(1).String()+`', 'failed', 'no stock')`)
+	out := r.says(exitOK, "show "+id(1).String(), "outbox          ", "source          order", "unavailable     ", "relay-1 broker is away", "confirmed       ", "relay-2",
+		"consumer        stock/reserve in", "failed          ", "no stock")
+	if strings.Contains(out, "payload") {
+		t.Error(out)
+	}
+	r.says(exitOK, "show --payload "+id(1).String(), "payload         0\n")
+	var got struct{ Found []sight }
+	ok(t, json.Unmarshal([]byte(r.says(exitOK, "show -o json "+id(1).String())), &got))
+	if len(got.Found) != 1 || len(got.Found[0].Events) != 1 || len(got.Found[0].Events[0].Deliveries) != 1 || len(got.Found[0].Events[0].History) != 1 ||
+		len(got.Found[0].Inbox) != 1 || len(got.Found[0].Inbox[0].History) != 1 || !got.Found[0].Done {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestEventsAreListedInAnyState(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 3)
+	r.exec(relayOwns, `DELETE FROM boxpair.outbox_queue WHERE id = 2`, `INSERT INTO boxpair.outbox_receipts (relay, event_ids) VALUES ('relay-1', '{2}')`)
+	events := func(args string) string {
+		t.Helper()
+		status, out, errs := call(t, nil, append([]string{"events", "--outbox", r.url}, strings.Fields(args)...)...)
+		if status != exitOK {
+			t.Errorf("%s: %d, %q, %q", args, status, out, errs)
+		}
+		return out
+	}
+	all := events("")
+	if lines := strings.Split(all, "\n"); len(lines) != 5 || !strings.HasPrefix(lines[1], id(3).String()[:8]+"  pending ") || !strings.Contains(lines[2], " delivered ") {
+		t.Errorf("%s", all)
+	}
+	if out := events("--state delivered -o json"); !strings.Contains(out, id(2).String()) || strings.Contains(out, id(1).String()) {
+		t.Error(out)
+	}
+	if out := events("--key other"); out != "" {
+		t.Error(out)
+	}
+	if out := events(id(1).String()[:8]); strings.Count(out, "\n") != 2 {
+		t.Error(out)
+	}
+}
+
+// TestListsFitIntoATerminal of 80 columns.
+func TestListsFitIntoATerminal(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 2)
+	const long = "a-name-that-is-much-longer-than-anybody-would-like-it-to-be"
+	r.exec(relayOwns,
+		`INSERT INTO boxpair.outbox_routes (relay, topic, route, state, since, last_error) VALUES ('relay-1', '`+long+`', '`+long+long+`', 'refusing', now(), '`+long+long+`')`,
+		`WITH q AS (DELETE FROM boxpair.outbox_queue WHERE id = 1 RETURNING shard, id)
+			INSERT INTO boxpair.outbox_parked (id, shard, key, state, attempts, last_error) SELECT id, shard, 'k', 'dead', 4, '`+long+long+`' FROM q`,
+		`INSERT INTO boxpair.inbox_consumers (name, window_size) VALUES ('stock/`+long+`', '14 days')`,
+		`INSERT INTO boxpair.inbox_parked (consumer, dispatch_id, digest, topic, key, ordered, claimed, metadata, payload, state, attempts, last_error)
+			VALUES (1, '`+id(2).String()+`', decode(repeat('00', 16), 'hex'), '`+long+`', '`+long+`', true, false, '{}', '', 'dead', 10, '`+long+`')`)
+	for _, args := range []string{"dead list", "dead list --each", "events"} {
+		list := []string{"--outbox", r.url}
+		if args != "events" {
+			list = append(list, "--inbox", r.url)
+		}
+		_, out, errs := call(t, nil, append(strings.Fields(args), list...)...)
+		for line := range strings.Lines(out) {
+			if n := len([]rune(strings.TrimRight(line, "\n"))); n > narrowWidth {
+				t.Errorf("%s: %d columns: %s", args, n, line)
+			}
+		}
+		if strings.Count(out, "\n") < 2 {
+			t.Errorf("%s: %q, %q", args, out, errs)
+		}
+		if _, out, _ = call(t, nil, append(strings.Fields(args+" --wide"), list...)...); !strings.Contains(out, long) && args != "events" {
+			t.Errorf("%s --wide cuts off: %s", args, out)
+		}
+	}
+}
+
+func TestContextNamesTheDatabases(t *testing.T) {
+	t.Parallel()
+	url, _ := plantDead(t)
+	other, _ := plantSQLite(t)
+	file := filepath.Join(t.TempDir(), "config.yaml")
+	ok(t, os.WriteFile(file, []byte("context: shop\ncontexts:\n  shop:\n    outbox: ["+url+", "+other+"]\n    inbox: "+url+"\n    consumer: stock/reserve\n    lease: 3s\n  none: {}\n"), 0o600))
+	env := []string{"BOXPAIR_CONFIG=" + file}
+	status, out, errs := call(t, env, "status", "-o", "json")
+	var got report
+	ok(t, json.Unmarshal([]byte(out), &got))
+	if status != exitOK || len(got.Outboxes) != 2 || len(got.Inboxes) != 1 || errs != "" {
+		t.Errorf("%d, %s, %q", status, out, errs)
+	}
+	if status, out, _ = call(t, env, "why", deadID); status != exitFound || !strings.Contains(out, "boxpair dead redrive "+deadID+" --context shop -m") {
+		t.Errorf("%d, %s", status, out)
+	}
+	if status, _, errs = call(t, env, "status", "--context", "none"); status != exitFailed || !strings.Contains(errs, "--outbox or --inbox") {
+		t.Errorf("%d, %q", status, errs)
+	}
+	if status, out, _ = call(t, env, "status", "--outbox", url, "-o", "json"); status != exitOK || strings.Count(out, `"pending_capped"`) != 1 {
+		t.Errorf("%d, %s", status, out)
+	}
+}
+
+func TestDeferredEventsAreListedMovedAndCancelled(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 3)
+	r.exec(`WITH q AS (DELETE FROM boxpair.outbox_queue RETURNING shard, id)
+		INSERT INTO boxpair.outbox_deferred (id, due_at, shard, key) SELECT id, now() + interval '1 day', shard, 'k' FROM q`)
+	deferred := func(status int, args string, texts ...string) string {
+		t.Helper()
+		got, out, errs := call(t, nil, append([]string{"deferred"}, append(strings.Fields(args), "--outbox", r.url)...)...)
+		for _, text := range texts {
+			if got != status || !strings.Contains(out+errs, text) {
+				t.Errorf("%s: %d, %q, %q", args, got, out, errs)
+			}
+		}
+		return out
+	}
+	deferred(exitOK, "list", id(1).String()[:8]+"  in 23h", "order.placed")
+	deferred(exitOK, "move "+id(1).String()+" --at 0s", id(1).String()+"\n", "1 of 1 selected were moved")
+	deferred(exitOK, "cancel "+id(2).String()[:8]+" -m paid", id(2).String()+"\n", "1 of 1 selected were cancelled")
+	deferred(exitOK, "cancel --all --dry-run", "2 selected; nothing was cancelled")
+	deferred(exitFound, "cancel --topic none -m paid", "0 of 0 selected were cancelled")
+	deferred(exitFailed, "cancel -m paid", "--all: no filter given")
+	deferred(exitFailed, "cancel --all", "--reason: is missing")
+	deferred(exitFailed, "move --all", "--at: is missing")
+	if out := r.says(exitOK, "show "+id(2).String()); !strings.Contains(out, "paid (by ") {
+		t.Errorf("nobody knows who cancelled it: %s", out)
+	}
+}
+
+func TestReplaySendsAgainWhatIsSelected(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 3)
+	r.exec(`DELETE FROM boxpair.outbox_queue`)
+	again := func(status int, args, text string) {
+		t.Helper()
+		if got, out, errs := call(t, nil, append(strings.Fields("replay "+args), "--outbox", r.url)...); got != status || !strings.Contains(out+errs, text) {
+			t.Errorf("%s: %d, %q, %q", args, got, out, errs)
+		}
+	}
+	again(exitFailed, "", "--all: no filter given")
+	again(exitOK, "--all --dry-run", "3 selected; nothing was replayed")
+	again(exitOK, "--key k --limit 2", "2 replayed")
+	again(exitOK, id(3).String(), "1 replayed")
+	again(exitFound, "--topic none", "0 replayed")
+}
+
+func TestDrainSendsWhatWaitsAndEnds(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 3)
+	broker := testenv.AMQPURL(t)
+	topic := testenv.Name(t)
+	r.exec(`UPDATE boxpair.outbox_events SET topic = '` + topic + `'`)
+	drained := func(status int, args, text string) {
+		t.Helper()
+		if got, out, errs := call(t, nil, append(strings.Fields("drain --within 20s "+args), "--outbox", r.url, "--amqp", broker)...); got != status || !strings.Contains(out, text) {
+			t.Errorf("%s: %d, %q, %q", args, got, out, errs)
+		}
+	}
+	drained(exitOK, "--drop-unroutable #", "3 delivered, 0 attempts failed, 0 dead, 0 left")
+	drained(exitOK, "--drop-unroutable #", "0 delivered, 0 attempts failed, 0 dead, 0 left")
+	status, out, errs := call(t, nil, "janitor", "--once", "--retention", "1s", "--outbox", r.url)
+	for begun := time.Now(); !strings.Contains(out, "3 events") && time.Since(begun) < 20*time.Second; { // the retention has to pass
+		status, out, errs = call(t, nil, "janitor", "--once", "--retention", "1s", "--outbox", r.url)
+	}
+	if status != exitOK || !strings.Contains(out, "3 events") {
+		t.Errorf("%d, %q, %q", status, out, errs)
+	}
+}
+
+func TestIDsAreComputedWithoutADatabase(t *testing.T) {
+	t.Parallel()
+	cause := id(1)
+	for args, want := range map[string]string{
+		"--producer shop --source order --version-number 1":                  id(1).String(),
+		"--producer shop --source order --idempotency-key x --index 2":       idgen.OfKey("shop", "order", "x", 2).String(),
+		"--consumer stock/reserve --cause " + cause.String() + " --index 1":  idgen.Child("stock/reserve", cause, 1).String(),
+		"--consumer stock/reserve --producer shop --cause " + cause.String(): "--consumer: goes with --cause",
+		"--source order":                      "--producer or --consumer: is missing",
+		"--producer shop --cause x":           "--cause: want a UUID",
+		"--producer shop --version-number -1": "--version-number: want a number",
+	} {
+		if _, out, errs := call(t, nil, append([]string{"id"}, strings.Fields(args)...)...); !strings.Contains(out+errs, want) {
+			t.Errorf("%s: %q, %q, want %q", args, out, errs, want)
+		}
+	}
+}
+
+// TestManualPagesAndCompletionAreWritten for every command.
+func TestManualPagesAndCompletionAreWritten(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if status, _, errs := call(t, nil, "man", dir); status != exitOK {
+		t.Fatal(errs)
+	}
+	pages, err := os.ReadDir(dir)
+	ok(t, err)
+	if len(pages) < len(commands) {
+		t.Errorf("%d pages for %d commands", len(pages), len(commands))
+	}
+	if _, out, _ := call(t, nil, "__complete", "dead", "list", "--state", ""); !strings.Contains(out, "retrying\n") {
+		t.Errorf("states are not completed: %q", out)
+	}
+}
