@@ -44,9 +44,9 @@ type Config struct {
 	DeadRows int `yaml:"dead_rows" env:"DEAD_ROWS"`
 	// SlotBytes is how much of the write-ahead log a replication slot in use may hold. Defaults to 1
 	// GiB.
-	SlotBytes int64 `yaml:"slot_bytes" env:"SLOT_BYTES"`
+	SlotBytes int `yaml:"slot_bytes" env:"SLOT_BYTES"`
 	// Ignore are checks whose findings are left out. Defaults to none.
-	Ignore []Check `yaml:"ignore" env:"IGNORE"`
+	Ignore []Check `yaml:"-" env:"-"`
 }
 
 // Database is a database with an outbox or an inbox.
@@ -60,7 +60,8 @@ type Database struct {
 	// Schema and Prefix are as in the configuration of the store. Schema is for PostgreSQL only.
 	Schema, Prefix string
 	// Connections is how many connections all processes of the service open together at most: their
-	// number times the MaxConns of their pools. Defaults to 0: not known.
+	// number times the MaxConns of their pools. The connections of a Pool that is given twice count
+	// once. Defaults to 0: not known.
 	Connections int
 }
 
@@ -120,7 +121,7 @@ func (d *Database) names() (migrations.Names, error) {
 	return migrations.PostgresNames(d.Schema, d.Prefix)
 }
 
-func fill[T time.Duration | int | int64](name string, value *T, def T) error {
+func fill[T time.Duration | int](name string, value *T, def T) error {
 	if *value < 0 {
 		return fmt.Errorf("%s: %v is negative", name, *value)
 	}

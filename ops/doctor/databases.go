@@ -113,13 +113,12 @@ func (r *run) open(ctx context.Context, d *Database, servers *[]*server) (*table
 	if err != nil {
 		return nil, err
 	}
-	if i := slices.IndexFunc(*servers, func(o *server) bool { return o.started.Equal(s.started) && o.address == s.address }); i >= 0 {
-		(*servers)[i].merge(s)
+	if i := slices.IndexFunc(*servers, func(o *server) bool { return o.started.Equal(s.started) }); i >= 0 {
 		s = (*servers)[i]
 	} else {
 		*servers = append(*servers, s)
 	}
-	t.server = s
+	t.server, s.pools[d.Pool] = s, max(s.pools[d.Pool], d.Connections)
 	t.store, err = postgres.New(d.Pool, postgres.Config{Schema: d.Schema, Prefix: d.Prefix})
 	return t, err
 }

@@ -67,7 +67,7 @@ func (r *run) limits(ctx context.Context, b *broker, name string) {
 		r.add(checkOf[f.Setting], severity, subject, f.Setting+": "+f.Problem, remedy)
 	}
 	if limit := max(l.MaxLength, l.MaxLengthBytes); limit >= 0 && l.Overflow != amqp091.QueueOverflowDropHead {
-		r.add(Overflow, Stalls, subject, fmt.Sprintf("%s: a full queue refuses messages, and the events of its topics wait in the outbox", l.Overflow), "lift max-length and max-length-bytes, or watch the length of the queue and -ignore overflow")
+		r.add(Overflow, Stalls, subject, fmt.Sprintf("%s: a full queue refuses messages, and the events of its topics wait in the outbox", l.Overflow), "lift max-length and max-length-bytes, or ignore the check and watch the length of the queue")
 	}
 }
 
@@ -97,7 +97,7 @@ func (r *run) use(subject string, b *broker, q *queue) {
 	}
 	if single, _ := q.Arguments["x-single-active-consumer"].(bool); consumers > 1 && !single && q.Type != amqp091.QueueTypeStream {
 		r.add(SeveralConsumers, Loses, subject, fmt.Sprintf("%d consumers share the queue: the order of keys is lost, and two handlers get a part each", consumers),
-			"give each handler a queue of its own; delete the queue when it is empty, and let amqp.SubscriberConfig declare it with x-single-active-consumer or Partitions")
+			"give each handler a queue of its own; delete the queue when it is empty, and let amqp.SubscriberConfig declare it with x-single-active-consumer or Partitions; ignore the check where order does not matter")
 	}
 }
 

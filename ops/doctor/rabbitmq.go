@@ -45,7 +45,6 @@ type exchange struct {
 	Name       string              `json:"name"`
 	Durable    bool                `json:"durable"`
 	AutoDelete bool                `json:"auto_delete"`
-	Internal   bool                `json:"internal"`
 	Arguments  management.Settings `json:"arguments"`
 	Policy     string              `json:"policy"`
 }

@@ -4,34 +4,34 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
 )
 
 // server is a PostgreSQL server.
 type server struct {
-	name    string  // of the database by which it was reached first
-	via     *tables // that database
-	address string
-	started time.Time
+	name    string        // of the database by which it was reached first
+	via     *tables       // that database
+	started time.Time     // identifies the server
 	ahead   time.Duration // of this machine's clock
 	unsure  time.Duration // by how much ahead may be wrong
 
 	standby  bool
 	capacity int // connections of ordinary roles
 	used     int
-	pools    int // connections that services say they open
+	pools    map[*pgxpool.Pool]int // connections that services say they open, by a pool of theirs
 	settings map[string]string
 }
 
 // settings are those whose values in force [server.settings] holds.
 var settings = []string{
 	"fsync", "full_page_writes", "synchronous_commit", "autovacuum", "track_counts", "default_transaction_isolation",
-	"default_transaction_read_only", "max_connections",
+	"default_transaction_read_only", "max_connections", "synchronous_standby_names",
 }
 
 // readServer reads what concerns the server as a whole.
 func readServer(ctx context.Context, d *Database) (*server, error) {
-	config := d.Pool.Config().ConnConfig
-	s := &server{name: d.Name, via: &tables{Database: *d}, address: fmt.Sprintf("%s:%d", config.Host, config.Port), pools: d.Connections, settings: make(map[string]string)}
+	s := &server{name: d.Name, via: &tables{Database: *d}, pools: make(map[*pgxpool.Pool]int), settings: make(map[string]string)}
 	conn, err := d.Pool.Acquire(ctx) // now, so that measuring the clock does not wait for it
 	if err != nil {
 		return nil, err
@@ -68,10 +68,6 @@ func readServer(ctx context.Context, d *Database) (*server, error) {
 	return s, nil
 }
 
-// merge adds what is known of the same server through another database. A pool that serves an
-// outbox and an inbox is counted once, by the caller who says its connections once.
-func (s *server) merge(o *server) { s.pools += o.pools }
-
 // clocks compares the clocks of servers with this machine's, and with each other.
 func (r *run) clocks(servers []*server) {
 	const remedy = "run NTP on both: chronyc tracking"
@@ -102,9 +98,13 @@ func (r *run) server(ctx context.Context, s *server) {
 		r.add(ReadOnly, Stalls, s.name, "the server takes no writes: it is a standby, or default_transaction_read_only is on",
 			"connect to the primary (target_session_attrs=read-write), or ALTER SYSTEM RESET default_transaction_read_only")
 	}
-	if s.pools > s.capacity {
-		r.add(Connections, Stalls, s.name, fmt.Sprintf("services open up to %d connections, and %d are left of max_connections %s", s.pools, s.capacity, s.settings["max_connections"]),
-			fmt.Sprintf("ALTER SYSTEM SET max_connections = %d and restart, smaller pools, or PgBouncer", s.pools*5/4))
+	pools := 0
+	for _, n := range s.pools {
+		pools += n
+	}
+	if pools > s.capacity {
+		r.add(Connections, Stalls, s.name, fmt.Sprintf("services open up to %d connections, and %d are left of max_connections %s", pools, s.capacity, s.settings["max_connections"]),
+			fmt.Sprintf("ALTER SYSTEM SET max_connections = %d and restart, smaller pools, or PgBouncer", pools*5/4))
 	} else if s.used*10 >= s.capacity*9 {
 		r.add(Connections, Stalls, s.name, fmt.Sprintf("%d of %d connections are in use", s.used, s.capacity),
 			fmt.Sprintf("ALTER SYSTEM SET max_connections = %d and restart, smaller pools, or PgBouncer", s.capacity*2))
@@ -124,6 +124,7 @@ func (r *run) server(ctx context.Context, s *server) {
 	r.setting(s.name, "", "synchronous_commit", s.settings["synchronous_commit"])
 	r.setting(s.name, "", "default_transaction_isolation", s.settings["default_transaction_isolation"])
 	r.slots(ctx, s)
+	r.standbys(ctx, s)
 }
 
 // setting judges a setting of the server, or of a role or database; at names the latter as

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/boxpair/boxpair/internal/testenv"
+	"github.com/boxpair/boxpair/internal/testenv/service"
 	"github.com/boxpair/boxpair/migrations"
 	"github.com/boxpair/boxpair/ops/doctor"
 )
@@ -17,114 +18,126 @@ func TestOnAServerOfItsOwn(t *testing.T) {
 	t.Parallel()
 	r, server := newServer(t, "max_connections=20")
 	r.attended()
-	t.Run("healthy databases give no finding", func(t *testing.T) {
-		r.exec(`CREATE ROLE watcher LOGIN PASSWORD 'secret watcher'`)
-		names, err := migrations.PostgresNames("", "")
+	t.Run("healthy databases give no finding", func(t *testing.T) { healthyServer(t, r, server) })
+	t.Run("connections", func(t *testing.T) { fewConnections(t, r, server) })
+	t.Run("settings", func(t *testing.T) { riskySettings(t, r, server) })
+	t.Run("slot that nobody reads", func(t *testing.T) { forgottenSlot(t, r) })
+	t.Run("standby", func(t *testing.T) { standbyThatReads(t, r, server) })
+}
+
+func healthyServer(t *testing.T, r *rig, server *service.Postgres) {
+	r.exec(`CREATE ROLE watcher LOGIN PASSWORD 'secret watcher'`)
+	names, err := migrations.PostgresNames("", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	grants, err := migrations.PostgresGrants(names, migrations.Roles{Monitor: "watcher"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.exec(grants)
+	watcher := pool(t, as(t, server.URL(), "watcher", "secret watcher"))
+	d := doctor.Database{Name: "shop", Pool: watcher, Connections: 10}
+	cfg := doctor.Config{Outboxes: []doctor.Database{d}, Inboxes: []doctor.Database{d}, Ignore: []doctor.Check{doctor.Reach}}
+	cfg.Inboxes[0].Connections = 0
+	r.event()      // neither queued nor parked: delivered
+	r.pool.Reset() // a superuser that stays connected is a finding
+	idle(t, watcher)
+	if found := examine(t, cfg); len(found) > 0 {
+		t.Errorf("found:\n%s", lines(found))
+	}
+}
+
+func fewConnections(t *testing.T, r *rig, server *service.Postgres) {
+	cfg := r.cfg
+	cfg.Outboxes = []doctor.Database{{Name: "shop", Pool: r.pool, Connections: 18}}
+	want(t, examine(t, cfg), doctor.Connections, doctor.Stalls, "up to 18 connections, and 17 are left", "max_connections = 22")
+	full, err := pgxpool.New(t.Context(), server.URL()+"&pool_max_conns=16")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer full.Close()
+	for range 15 {
+		conn, err := full.Acquire(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		grants, err := migrations.PostgresGrants(names, migrations.Roles{Monitor: "watcher"})
-		if err != nil {
-			t.Fatal(err)
+		defer conn.Release()
+	}
+	want(t, examine(t, r.cfg), doctor.Connections, doctor.Stalls, "of 17 connections are in use")
+}
+
+func riskySettings(t *testing.T, r *rig, server *service.Postgres) {
+	for _, c := range []struct {
+		set      string
+		check    doctor.Check
+		severity doctor.Severity
+		text     string
+	}{
+		{"synchronous_commit = off", doctor.Durability, doctor.Loses, "ALTER SYSTEM RESET synchronous_commit"},
+		{"autovacuum = off", doctor.Autovacuum, doctor.Stalls, "ALTER SYSTEM SET autovacuum = on"},
+		{"default_transaction_isolation = serializable", doctor.Isolation, doctor.Advice, "is serializable"},
+		{"default_transaction_read_only = on", doctor.ReadOnly, doctor.Stalls, "default_transaction_read_only"},
+	} {
+		name, _, _ := strings.Cut(c.set, " ")
+		admin := pool(t, server.URL()+"&default_transaction_read_only=off")
+		for _, statement := range []string{"ALTER SYSTEM SET " + c.set, "SELECT pg_reload_conf()"} {
+			if _, err := admin.Exec(t.Context(), statement); err != nil {
+				t.Fatal(err)
+			}
 		}
-		r.exec(grants)
-		watcher := pool(t, as(t, server.URL(), "watcher", "secret watcher"))
-		d := doctor.Database{Name: "shop", Pool: watcher, Connections: 10}
-		cfg := doctor.Config{Outboxes: []doctor.Database{d}, Inboxes: []doctor.Database{d}, Ignore: []doctor.Check{doctor.Reach}}
-		cfg.Inboxes[0].Connections = 0
-		r.pool.Reset() // a superuser that stays connected is a finding
-		r.event()
-		r.exec(`DELETE FROM boxpair.outbox_events`)
 		r.pool.Reset()
-		idle(t, watcher)
-		if found := examine(t, cfg); len(found) > 0 {
-			t.Errorf("found:\n%s", lines(found))
-		}
-	})
-	t.Run("connections", func(t *testing.T) {
-		cfg := r.cfg
-		cfg.Outboxes = []doctor.Database{{Name: "shop", Pool: r.pool, Connections: 18}}
-		want(t, examine(t, cfg), doctor.Connections, doctor.Stalls, "up to 18 connections, and 17 are left", "max_connections = 22")
-		full, err := pgxpool.New(t.Context(), server.URL()+"&pool_max_conns=16")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer full.Close()
-		for range 15 {
-			conn, err := full.Acquire(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer conn.Release()
-		}
-		want(t, examine(t, r.cfg), doctor.Connections, doctor.Stalls, "of 17 connections are in use")
-	})
-	t.Run("settings", func(t *testing.T) {
-		for _, c := range []struct {
-			set      string
-			check    doctor.Check
-			severity doctor.Severity
-			text     string
-		}{
-			{"synchronous_commit = off", doctor.Durability, doctor.Loses, "ALTER SYSTEM RESET synchronous_commit"},
-			{"autovacuum = off", doctor.Autovacuum, doctor.Stalls, "ALTER SYSTEM SET autovacuum = on"},
-			{"default_transaction_isolation = serializable", doctor.Isolation, doctor.Advice, "is serializable"},
-			{"default_transaction_read_only = on", doctor.ReadOnly, doctor.Stalls, "default_transaction_read_only"},
-		} {
-			name, _, _ := strings.Cut(c.set, " ")
-			admin := pool(t, server.URL()+"&default_transaction_read_only=off")
-			for _, statement := range []string{"ALTER SYSTEM SET " + c.set, "SELECT pg_reload_conf()"} {
-				if _, err := admin.Exec(t.Context(), statement); err != nil {
-					t.Fatal(err)
-				}
-			}
-			r.pool.Reset()
-			await(t, r.cfg, c.check, c.severity, c.text)
-			for _, statement := range []string{"ALTER SYSTEM RESET " + name, "SELECT pg_reload_conf()"} {
-				if _, err := admin.Exec(t.Context(), statement); err != nil {
-					t.Fatal(err)
-				}
-			}
-			admin.Close()
-			r.pool.Reset()
-		}
-	})
-	t.Run("slot that nobody reads", func(t *testing.T) {
-		r.exec(`SELECT pg_create_physical_replication_slot('forgotten', true)`)
-		want(t, examine(t, r.cfg), doctor.ReplicationSlot, doctor.Stalls, "slot forgotten", "pg_drop_replication_slot('forgotten')")
-		r.exec(`SELECT pg_drop_replication_slot('forgotten')`)
-		none(t, examine(t, r.cfg), doctor.ReplicationSlot)
-	})
-	t.Run("standby", func(t *testing.T) {
-		copied, err := server.Standby(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer copied.Close()
-		second := pool(t, copied.URL())
-		cfg := doctor.Config{Outboxes: []doctor.Database{{Name: "copy", Pool: second}}}
-		want(t, examine(t, cfg), doctor.ReadOnly, doctor.Stalls, "standby")
-		for _, statement := range []string{"ALTER SYSTEM SET hot_standby_feedback = on", "ALTER SYSTEM SET wal_receiver_status_interval = 1", "SELECT pg_reload_conf()"} {
-			if _, err := second.Exec(t.Context(), statement); err != nil {
+		await(t, r.cfg, c.check, c.severity, c.text)
+		for _, statement := range []string{"ALTER SYSTEM RESET " + name, "SELECT pg_reload_conf()"} {
+			if _, err := admin.Exec(t.Context(), statement); err != nil {
 				t.Fatal(err)
 			}
 		}
-		tx, err := second.Begin(t.Context())
-		if err != nil {
+		admin.Close()
+		r.pool.Reset()
+	}
+}
+
+func forgottenSlot(t *testing.T, r *rig) {
+	r.exec(`SELECT pg_create_physical_replication_slot('forgotten', true)`)
+	want(t, examine(t, r.cfg), doctor.ReplicationSlot, doctor.Stalls, "slot forgotten", "pg_drop_replication_slot('forgotten')")
+	r.exec(`SELECT pg_drop_replication_slot('forgotten')`)
+	none(t, examine(t, r.cfg), doctor.ReplicationSlot)
+}
+
+func standbyThatReads(t *testing.T, r *rig, server *service.Postgres) {
+	copied, err := server.Standby(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer copied.Close()
+	second := pool(t, copied.URL())
+	cfg := doctor.Config{Outboxes: []doctor.Database{{Name: "copy", Pool: second}}}
+	want(t, examine(t, cfg), doctor.ReadOnly, doctor.Stalls, "standby")
+	for _, statement := range []string{"ALTER SYSTEM SET hot_standby_feedback = on", "ALTER SYSTEM SET wal_receiver_status_interval = 1", "SELECT pg_reload_conf()"} {
+		if _, err := second.Exec(t.Context(), statement); err != nil {
 			t.Fatal(err)
 		}
-		defer tx.Rollback(context.WithoutCancel(t.Context()))
-		if _, err := tx.Exec(t.Context(), "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := tx.Exec(t.Context(), "SELECT count(*) FROM boxpair.outbox_queue"); err != nil {
-			t.Fatal(err)
-		}
-		// Each handled exception takes a transaction ID of its own.
-		r.exec(`CREATE TABLE burnt (n int)`)
-		r.exec(`DO $$ BEGIN FOR n IN 1..120000 LOOP BEGIN INSERT INTO burnt VALUES (n); EXCEPTION WHEN others THEN NULL; END; END LOOP; END $$`)
-		await(t, r.cfg, doctor.StandbyFeedback, doctor.Stalls, "hot_standby_feedback")
-	})
+	}
+	tx, err := second.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.WithoutCancel(t.Context()))
+	if _, err := tx.Exec(t.Context(), "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(t.Context(), "SELECT count(*) FROM boxpair.outbox_queue"); err != nil {
+		t.Fatal(err)
+	}
+	// Each handled exception takes a transaction ID of its own.
+	r.exec(`CREATE TABLE burnt (n int)`)
+	r.exec(`DO $$ BEGIN FOR n IN 1..120000 LOOP BEGIN INSERT INTO burnt VALUES (n); EXCEPTION WHEN others THEN NULL; END; END LOOP; END $$`)
+	await(t, r.cfg, doctor.StandbyFeedback, doctor.Stalls, "hot_standby_feedback")
+	want(t, r.examine(), doctor.Durability, doctor.Advice, "no standby is synchronous")
+	watcher := pool(t, as(t, server.URL(), "watcher", "secret watcher"))
+	blind := doctor.Config{Outboxes: []doctor.Database{{Name: "shop", Pool: watcher}}}
+	want(t, examine(t, blind), doctor.StandbyFeedback, doctor.NotChecked, "pg_read_all_stats")
 }
 
 // idle waits until no session of a superuser is left.

@@ -75,10 +75,9 @@ type slot struct {
 // heldTransactions is how many transactions old the snapshot of a standby may be.
 const heldTransactions = 100_000
 
-// slots looks for replication that keeps rows and log: slots, and queries on standbys.
+// slots looks for replication slots that keep rows and log.
 func (r *run) slots(ctx context.Context, s *server) {
-	t := s.via
-	list, err := query(ctx, t, func(row scanner, l *slot) error { return row.Scan(&l.name, &l.state, &l.active, &l.held) }, `
+	list, err := query(ctx, s.via, func(row scanner, l *slot) error { return row.Scan(&l.name, &l.state, &l.active, &l.held) }, `
 		SELECT slot_name, coalesce(wal_status, ''), active,
 			coalesce(pg_wal_lsn_diff(CASE WHEN pg_is_in_recovery() THEN pg_last_wal_receive_lsn() ELSE pg_current_wal_lsn() END, restart_lsn), 0)::bigint
 		FROM pg_replication_slots WHERE NOT temporary AND (database IS NULL OR database = current_database()) ORDER BY slot_name`)
@@ -92,15 +91,31 @@ func (r *run) slots(ctx context.Context, s *server) {
 			r.add(ReplicationSlot, Loses, s.name, "the replication slot "+l.name+" has lost its log: its reader misses changes", "copy its reader anew, and "+drop)
 		case !l.active:
 			r.add(ReplicationSlot, Stalls, s.name, fmt.Sprintf("nobody reads the replication slot %s, which holds %d MiB of the log and keeps rows: the disk fills", l.name, l.held>>20), "start its reader, or "+drop)
-		case l.held > r.cfg.SlotBytes:
+		case l.held > int64(r.cfg.SlotBytes):
 			r.add(ReplicationSlot, Stalls, s.name, fmt.Sprintf("the reader of the replication slot %s is %d MiB behind: the log is kept for it", l.name, l.held>>20), "look at its reader; bound the log by max_slot_wal_keep_size")
 		}
 	}
+}
+
+// standbys looks at the servers that copy this one, and at what their queries keep here.
+func (r *run) standbys(ctx context.Context, s *server) {
 	type standby struct {
 		name string
 		age  int64
 	}
-	behind, err := query(ctx, t, func(row scanner, b *standby) error { return row.Scan(&b.name, &b.age) }, `
+	var unseen, copies int
+	err := s.via.Pool.QueryRow(ctx, `SELECT count(*) FILTER (WHERE state IS NULL), count(*) FILTER (WHERE state = 'streaming') FROM pg_stat_replication`).Scan(&unseen, &copies)
+	if err != nil {
+		r.failed(StandbyFeedback, s.name, err)
+		return
+	}
+	if unseen > 0 {
+		r.add(StandbyFeedback, NotChecked, s.name, fmt.Sprintf("the role does not see what %d readers of the log keep", unseen), "GRANT pg_read_all_stats TO the role of the monitor")
+	}
+	if copies > 0 && s.settings["synchronous_standby_names"] == "" {
+		r.add(Durability, Advice, s.name, "no standby is synchronous: a fail-over loses the last commits, though events of them may be sent", "ALTER SYSTEM SET synchronous_standby_names = 'ANY 1 (*)'; SELECT pg_reload_conf()")
+	}
+	behind, err := query(ctx, s.via, func(row scanner, b *standby) error { return row.Scan(&b.name, &b.age) }, `
 		SELECT coalesce(nullif(application_name, ''), host(client_addr), pid::text), age(backend_xmin) FROM pg_stat_replication
 		WHERE age(backend_xmin) > $1 ORDER BY 1`, heldTransactions)
 	if err != nil {
