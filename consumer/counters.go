@@ -61,6 +61,9 @@ type Counters struct {
 	ShortWindow int64
 	// Forgotten counts dispatch IDs removed from the table.
 	Forgotten int64
+	// NoticesDropped counts the notices to Config.Observer that were dropped because too many
+	// waited. It counts the notices of all handlers of the inbox.
+	NoticesDropped int64
 }
 
 // Duplicates counts copies that were acknowledged without running the handler.
@@ -104,5 +107,6 @@ func (h *Handler[TX]) Counters() Counters {
 		Dead: c.dead.Load(), TooOld: c.tooOld.Load(), Altered: c.altered.Load(),
 		Refused: c.refused.Load(), Forgotten: c.forgotten.Load(),
 		Unstamped: c.unstamped.Load(), Ahead: c.ahead.Load(), ShortWindow: c.short.Load(),
+		NoticesDropped: h.inbox.notices.Dropped(),
 	}
 }

@@ -25,6 +25,8 @@ type delivery struct {
 	term  dedupe.Term
 	quick int   // counted attempts of this delivery
 	cause error // the error of the last attempt, to be logged with what follows it
+
+	result string // what has become of the message, for the log
 }
 
 // handle applies or parks the message. After an error the message was neither applied nor parked.
@@ -155,6 +157,7 @@ func (h *Handler[TX]) settle(ctx context.Context, d *delivery, a attempt) error 
 			return err
 		}
 		h.applied(d.ref, a.wrote)
+		d.result = resultApplied
 		h.registry.remember(d.term, id, digest)
 	case inbox.Duplicate:
 		if d.txEnded {
@@ -166,8 +169,10 @@ func (h *Handler[TX]) settle(ctx context.Context, d *delivery, a attempt) error 
 		}
 		if d.commitUnknown { // the transaction of the previous attempt was committed
 			h.applied(d.ref, true)
+			d.result = resultApplied
 		} else {
 			h.succeeded(d.ref)
+			d.result = resultDuplicate
 			h.counts.table.Add(1)
 		}
 		// Without a digest in the window, an altered copy would pass for a duplicate.
@@ -180,6 +185,7 @@ func (h *Handler[TX]) settle(ctx context.Context, d *delivery, a attempt) error 
 			return nil
 		}
 		h.succeeded(d.ref)
+		d.result = string(inbox.Following)
 		h.counts.followed.Add(1)
 		h.notifyState(d.in, &inbox.Parking{State: inbox.Following})
 		h.registry.remember(d.term, id, digest)
@@ -306,8 +312,10 @@ func (h *Handler[TX]) parked(ctx context.Context, d *delivery, p inbox.Parking, 
 			h.logFailure(ctx, d.in, p.Attempts, d.cause, isKnown)
 		}
 		h.counts.table.Add(1)
+		d.result = resultDuplicate
 		return
 	}
+	d.result = string(p.State)
 	h.counts.parkedAs(p.State)
 	h.notifyState(d.in, &p)
 	switch {

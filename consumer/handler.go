@@ -71,7 +71,9 @@ func (h *Handler[TX]) Stats(ctx context.Context) (inbox.Stats, error) {
 // The end of the message's context does not cut a transaction short.
 func (h *Handler[TX]) Consume(msg *message.Message) error {
 	d := &delivery{redelivered: transport.Redelivered(msg)}
+	log := h.beginLog(msg.Context())
 	err := h.consume(msg.Context(), msg, d)
+	log.delivered(d, err)
 	if err == nil {
 		return nil
 	}
@@ -117,6 +119,7 @@ func (h *Handler[TX]) consume(ctx context.Context, msg *message.Message, d *deli
 	h.registry.checkStamp(ctx, in)
 	if h.registry.seen(ctx, in) {
 		h.counts.window.Add(1)
+		d.result = resultDuplicate
 		return nil
 	}
 	if err := h.registry.ensure(ctx, &d.progress); err != nil { // in case seen has found another database

@@ -69,7 +69,9 @@ func (rt *retries[TX]) due(ctx context.Context, limit int) (seqs []int64, next t
 // unchanged.
 func (rt *retries[TX]) retry(ctx context.Context, seq int64) (bool, error) {
 	m := &parkedMessage[TX]{h: rt.Handler, seq: seq, suspect: rt.suspects.leftovers.has(seq)}
+	log := rt.beginLog(ctx)
 	err := rt.retryLoop(ctx, &m.progress, m, m.begin(ctx))
+	log.retried(m, err)
 	if err == nil && !m.gone {
 		rt.suspects.leftovers.remove(seq)
 	}
@@ -86,6 +88,7 @@ type parkedMessage[TX any] struct {
 	suspect   bool          // the message may have killed an earlier process
 	uncounted int           // attempts that did not count
 	gone      bool          // the message is no longer due, or another process has locked the message
+	applied   bool
 }
 
 func (m *parkedMessage[TX]) begin(ctx context.Context) attempt {
@@ -111,6 +114,7 @@ func (m *parkedMessage[TX]) begin(ctx context.Context) attempt {
 func (m *parkedMessage[TX]) settle(_ context.Context, a attempt) error {
 	if m.gone = a.verdict == inbox.Duplicate && !m.commitUnknown; !m.gone {
 		m.h.applied(m.ref, a.wrote || m.commitUnknown)
+		m.applied = true
 	}
 	return nil
 }

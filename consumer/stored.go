@@ -33,6 +33,7 @@ func (h *Handler[TX]) store(ctx context.Context, d *delivery) attempt {
 // stored records that the message is in the database, to be handled by Run.
 func (h *Handler[TX]) stored(ctx context.Context, d *delivery) {
 	h.succeeded(d.ref)
+	d.result = resultStored
 	h.counts.stored.Add(1)
 	h.registry.remember(d.term, d.in.event.ID, d.in.event.Digest)
 	h.inbox.reportNotRunning(ctx)

@@ -23,6 +23,7 @@ type Queue struct {
 	pending []func()
 	running bool
 	missed  int       // since the last record
+	dropped int64     // in all
 	logAt   time.Time // of the next record about missed calls
 }
 
@@ -32,6 +33,7 @@ func (q *Queue) Put(call func()) {
 	defer q.mu.Unlock()
 	if len(q.pending) >= most {
 		q.missed++
+		q.dropped++
 		if now := time.Now(); !now.Before(q.logAt) {
 			q.logMissed()
 			q.logAt = now.Add(logEvery)
@@ -43,6 +45,13 @@ func (q *Queue) Put(call func()) {
 		q.running = true
 		go q.run()
 	}
+}
+
+// Dropped returns how many calls were dropped, because too many were pending.
+func (q *Queue) Dropped() int64 {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.dropped
 }
 
 // logMissed is called with mu.

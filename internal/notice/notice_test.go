@@ -26,6 +26,9 @@ func TestEveryDropIsInTheLogWhenTheQueueIsEmpty(t *testing.T) {
 		if calls != 1024+1 {
 			t.Errorf("%d calls", calls)
 		}
+		if n := q.Dropped(); n != 10 {
+			t.Errorf("%d calls were dropped", n)
+		}
 		if got := records.String(); strings.Count(got, "dropped=1\n") != 1 || strings.Count(got, "dropped=9\n") != 1 {
 			t.Errorf("log:\n%s", got)
 		}

@@ -16,6 +16,9 @@ type Health struct {
 	// InFlight counts the events at the transport, Waiting the unsent events in memory, and
 	// Unmarked the confirmed events that are still in the queue.
 	InFlight, Waiting, Unmarked int
+	// Limited counts those of the Waiting events that wait because of Config.MaxPerSecond or
+	// Downstream.MaxPerSecond.
+	Limited int
 	// OldestInFlight is when the oldest event in flight was given to the transport, or zero without
 	// an event in flight. Its age is never much more than Config.SendTimeout.
 	OldestInFlight time.Time
@@ -37,6 +40,9 @@ type Health struct {
 	// LastRead, LastRenewal, LastMark and LastConfirm are when the relay last read from the
 	// database, renewed its leases, removed delivered events and had an event confirmed.
 	LastRead, LastRenewal, LastMark, LastConfirm time.Time
+	// NoticesDropped counts the calls of functions of Config.Observer that were dropped in this run,
+	// because too many waited.
+	NoticesDropped int64
 	// Reads counts the reads from the database in this run. ReadTime is the time spent in reads,
 	// failures included.
 	Reads    int64
@@ -76,11 +82,12 @@ func (r *Relay) Health() Health {
 	h := Health{
 		Running: true, SchemaError: schema,
 		Shards: s.Shards, Share: s.Share, Relays: s.Relays,
-		InFlight: s.InFlight, Waiting: s.Waiting, Unmarked: s.Unmarked, OldestInFlight: s.OldestInFlight,
+		InFlight: s.InFlight, Waiting: s.Waiting, Unmarked: s.Unmarked, Limited: s.Limited, OldestInFlight: s.OldestInFlight,
 		DatabaseError: s.DatabaseError, DatabaseErrorAt: s.DatabaseErrorAt, FailedOverAt: s.FailedOverAt,
 		HeldSince: s.HeldSince, PausesError: s.PausesError,
 		LastRead: s.LastRead, LastRenewal: s.LastRenewal, LastMark: s.LastMark, LastConfirm: s.LastConfirm,
-		Reads: s.Reads, ReadTime: s.ReadTime,
+		NoticesDropped: loop.observers.Dropped(),
+		Reads:          s.Reads, ReadTime: s.ReadTime,
 	}
 	for _, r := range s.Routes {
 		h.Routes = append(h.Routes, RouteHealth(r))

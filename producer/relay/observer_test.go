@@ -110,6 +110,9 @@ func TestObserverThatPanicsOrIsSlowHoldsUpNothing(t *testing.T) {
 		}}})
 		stop := running(t, r)
 		time.Sleep(5 * time.Second)
+		if n := r.Health().NoticesDropped; n < 1 || n > events-1024 {
+			t.Errorf("%d notices were dropped", n)
+		}
 		stop()
 		sender.pending.Wait()
 		if n := len(f.Failures); n != events {
@@ -150,11 +153,19 @@ func TestRelaysShareTheRateOfADownstream(t *testing.T) {
 		}
 		var slow, quick fakeSender
 		var stops []func()
+		var relays []*Relay
 		for range 2 {
 			cfg := Config{Downstreams: []Downstream{{Name: "slow", Publisher: &slow, Topics: []string{"slow.#"}, MaxPerSecond: 20}}}
-			stops = append(stops, running(t, relayOn(t, f, &f.Local, &quick, cfg)))
+			r := relayOn(t, f, &f.Local, &quick, cfg)
+			stops = append(stops, running(t, r))
+			relays = append(relays, r)
 		}
 		time.Sleep(10 * time.Second)
+		for _, r := range relays {
+			if h := r.Health(); h.Limited == 0 || h.Limited > h.Waiting {
+				t.Errorf("%d of %d waiting events wait for a limit", h.Limited, h.Waiting)
+			}
+		}
 		for _, stop := range stops {
 			stop()
 		}

@@ -46,12 +46,12 @@ func (l *relayLoop) send(ctx context.Context, e *core.Entry) {
 		l.box.outcome(core.SendResult{Entry: e, Gen: gen, Result: transport.Result{Outcome: transport.Unavailable, Err: err}})
 		return
 	}
-	l.give(ctx, topic, msgs, func(res transport.Result) {
+	l.give(ctx, topic, msgs, l.logging(ctx, e, func(res transport.Result) {
 		if err := fault.Hit(ctx, fault.OutcomeKnown); err != nil {
 			res = transport.Result{Outcome: transport.Unavailable, Err: err}
 		}
 		l.box.outcome(core.SendResult{Entry: e, Gen: gen, Result: l.drop.judge(topic, len(msgs), res)})
-	})
+	}))
 	_ = fault.Hit(ctx, fault.Published)
 }
 

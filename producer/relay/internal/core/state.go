@@ -12,6 +12,7 @@ import (
 type State struct {
 	Shards, Share, Relays       int
 	InFlight, Waiting, Unmarked int
+	Limited                     int // of Waiting, for want of tokens
 	OldestInFlight              time.Time
 	Routes                      []RouteState
 	DatabaseError               string
@@ -69,6 +70,9 @@ func (c *Machine) State(origin time.Time) State {
 	}
 	if h.Relays > 0 {
 		h.Share = c.leases.share()
+	}
+	for _, l := range c.rates.all {
+		h.Limited += l.ready()
 	}
 	for _, r := range c.routes.byName {
 		if !r.stalled() {
