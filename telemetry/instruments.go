@@ -14,20 +14,28 @@ type instruments struct {
 	handlerDuration metric.Float64Histogram
 
 	pending, outboxParked, deferred, outboxOwned gauge
-	age                                          floatGauge
+	unsent, outboxRelays, outboxPauses           gauge
+	age, maxAge                                  floatGauge
 	retained                                     counter
 
-	relayInFlight, relayWaiting, relayShards, relayStalled gauge
-	relayReads                                             counter
-	relayReadTime                                          metric.Float64ObservableCounter
+	relayInFlight, relayWaiting, relayShards, relayStalled  gauge
+	relayProblems, relayUnmarked, relayLimited, relayRoutes gauge
+	relayOldest, relayHeld, relayLast                       floatGauge
+	relayReads, relayDropped                                counter
+	relayReadTime                                           metric.Float64ObservableCounter
 
-	messages, hits, forgotten  counter
-	dead, inboxParked, effects gauge
-	paused                     gauge
-	oldestParked               floatGauge
-	all                        []metric.Observable
-	meter                      metric.Meter
-	errs                       []error
+	messages, hits, forgotten                 counter
+	inboxFailures, groups, held, odd, dropped counter
+	dead, inboxParked, effects                gauge
+	paused                                    gauge
+	oldestParked, oldestEffect, horizon       floatGauge
+
+	findings  metric.Int64Gauge
+	auditedAt metric.Float64Gauge
+
+	all   []metric.Observable
+	meter metric.Meter
+	errs  []error
 }
 
 type (
@@ -59,12 +67,24 @@ func newInstruments(meter metric.Meter) (*instruments, error) {
 	i.outboxParked = i.gauge("boxpair.outbox.parked", "{event}", "Parked events, by state.")
 	i.deferred = i.gauge("boxpair.outbox.deferred", "{event}", "Events that wait for their time.")
 	i.outboxOwned = i.gauge("boxpair.outbox.shards.owned", "{shard}", "Shards whose lease a relay holds.")
+	i.unsent = i.gauge("outbox.unsent.count", "{event}", "Events that are due and not confirmed: pending, retrying and following ones.")
+	i.maxAge = i.floatGauge("outbox.max_age", "The same as boxpair.outbox.age, by the name under which it is often searched for.")
+	i.outboxRelays = i.gauge("boxpair.outbox.relays", "{relay}", "Relays that the outbox has heard of lately.")
+	i.outboxPauses = i.gauge("boxpair.outbox.pauses", "{pause}", "Pauses by operators that are in force, by kind.")
 	i.retained = i.counter("boxpair.outbox.retention.deleted", "{row}", "Rows that janitors of this process have removed, by kind.")
 
 	i.relayInFlight = i.gauge("boxpair.relay.in_flight", "{event}", "Events that the transport has not confirmed yet.")
 	i.relayWaiting = i.gauge("boxpair.relay.waiting", "{event}", "Unsent events in the relay's memory.")
 	i.relayShards = i.gauge("boxpair.relay.shards", "{shard}", "Shards whose lease the relay holds.")
 	i.relayStalled = i.gauge("boxpair.relay.routes.stalled", "{route}", "Routes on which nothing is sent but probes.")
+	i.relayProblems = i.gauge("boxpair.relay.problems", "{problem}", "Reasons why the relay does not work as it should, as health.Relay lists them, without the broker's connection.")
+	i.relayUnmarked = i.gauge("boxpair.relay.unmarked", "{event}", "Confirmed events that are still in the queue.")
+	i.relayLimited = i.gauge("boxpair.relay.limited", "{event}", "Events in the relay's memory that wait for a rate limit.")
+	i.relayRoutes = i.gauge("boxpair.relay.routes", "{route}", "Routes that refuse, do not answer or are paused, by state.")
+	i.relayOldest = i.floatGauge("boxpair.relay.in_flight.age", "Since when the transport has not answered about the oldest event in flight.")
+	i.relayHeld = i.floatGauge("boxpair.relay.held.age", "Since when nothing is sent because the list of pauses cannot be read.")
+	i.relayLast = i.floatGauge("boxpair.relay.last.timestamp", "Unix time of the relay's last read, renewal, mark, confirm and found fail-over, by kind.")
+	i.relayDropped = i.counter("boxpair.relay.notices.dropped", "{notice}", "Calls of the relay's observer that were dropped because it is slow.")
 
 	i.relayReads = i.counter("boxpair.relay.reads", "{read}", "Polls of the database by the relay.")
 	i.relayReadTime, err = meter.Float64ObservableCounter("boxpair.relay.reads.time", metric.WithUnit("s"),
@@ -80,6 +100,20 @@ func newInstruments(meter metric.Meter) (*instruments, error) {
 	i.inboxParked = i.gauge("boxpair.inbox.parked", "{message}", "Parked messages, by state.")
 	i.oldestParked = i.floatGauge("boxpair.inbox.parked.age", "Age of the oldest retrying or following message.")
 	i.effects = i.gauge("boxpair.inbox.effects", "{effect}", "Unfinished effects outside the database, by state.")
+	i.inboxFailures = i.counter("boxpair.inbox.failures", "{failure}", "Failures of handling, by kind.")
+	i.groups = i.counter("boxpair.inbox.groups", "{transaction}", "Transactions of several messages that were committed.")
+	i.held = i.counter("boxpair.inbox.held", "{message}", "Messages that waited for the end of a pause or for a rate limit.")
+	i.odd = i.counter("boxpair.inbox.unusual", "{message}", "Messages that show a fault of their producer or of the settings, by kind.")
+	i.dropped = i.counter("boxpair.inbox.notices.dropped", "{notice}", "Notices of the inbox to its observer that were dropped because it is slow.")
+	i.oldestEffect = i.floatGauge("boxpair.inbox.effects.age", "Age of the oldest effect that is not done.")
+	i.horizon = i.floatGauge("boxpair.inbox.horizon", "For how long after its writing an event may be sent to the consumer again.")
+
+	i.findings, err = meter.Int64Gauge("boxpair.audit.findings", metric.WithUnit("{finding}"),
+		metric.WithDescription("Findings of the last audit, by kind."))
+	i.note(err)
+	i.auditedAt, err = meter.Float64Gauge("boxpair.audit.last.timestamp", metric.WithUnit("s"),
+		metric.WithDescription("Unix time until which the last audit has compared."))
+	i.note(err)
 	return i, errors.Join(i.errs...)
 }
 

@@ -5,14 +5,18 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
 	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
 
+	"github.com/boxpair/boxpair/audit"
 	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/health"
 	"github.com/boxpair/boxpair/producer"
 	"github.com/boxpair/boxpair/producer/relay"
+	"github.com/boxpair/boxpair/store/control"
 	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/store/outbox"
 )
@@ -73,7 +77,12 @@ func (t *Telemetry) WatchOutbox(name string, o OutboxStats) error {
 	only := metric.WithAttributeSet(attribute.NewSet(who))
 	return t.watch("outbox", name, o == nil, nil, &source{read: func(ctx context.Context) (func(metric.Observer), error) {
 		s, err := o.Stats(ctx)
+		pauses := t.pausesOf(ctx, name, o)
 		return func(o metric.Observer) {
+			observeBy(o, i.outboxPauses, who, attrKind, pauses)
+			o.ObserveInt64(i.unsent, s.Pending+s.Retrying+s.Following, only)
+			o.ObserveFloat64(i.maxAge, s.OldestPending.Seconds(), only)
+			o.ObserveInt64(i.outboxRelays, int64(s.Relays), only)
 			o.ObserveInt64(i.pending, s.Pending, only)
 			o.ObserveFloat64(i.age, s.OldestPending.Seconds(), only)
 			o.ObserveInt64(i.deferred, s.Deferred, only)
@@ -85,11 +94,33 @@ func (t *Telemetry) WatchOutbox(name string, o OutboxStats) error {
 	}})
 }
 
+// pausesOf counts the pauses of an outbox by kind, if o can list them. They are worth no error: a
+// store without the table of pauses has none.
+func (t *Telemetry) pausesOf(ctx context.Context, name string, o OutboxStats) []labelled {
+	lister, ok := o.(interface {
+		Pauses(ctx context.Context) ([]control.Pause, error)
+	})
+	if !ok {
+		return nil
+	}
+	list, err := lister.Pauses(ctx)
+	if err != nil {
+		t.cfg.Logger.WarnContext(ctx, "pauses cannot be read for metrics", "of", "outbox "+name, "error", err)
+		return nil
+	}
+	n := map[control.Kind]int64{}
+	for i := range list {
+		n[list[i].Kind]++
+	}
+	return []labelled{{string(control.Topic), n[control.Topic]}, {string(control.Downstream), n[control.Downstream]}}
+}
+
 // WatchRelay observes the state of a relay under the attribute boxpair.relay = name. name need not
 // be the relay's own: a name that survives a restart keeps the number of series small. Collections
 // do no I/O for a relay.
 func (t *Telemetry) WatchRelay(name string, r RelayHealth) error {
-	i, only := t.instruments, metric.WithAttributeSet(attribute.NewSet(attrRelay.String(name)))
+	i, who := t.instruments, attrRelay.String(name)
+	only := metric.WithAttributeSet(attribute.NewSet(who))
 	return t.watch("relay", name, r == nil, func(o metric.Observer) {
 		h := r.Health()
 		o.ObserveInt64(i.relayInFlight, int64(h.InFlight), only)
@@ -98,8 +129,38 @@ func (t *Telemetry) WatchRelay(name string, r RelayHealth) error {
 		o.ObserveInt64(i.relayStalled, stalled(h.Routes), only)
 		o.ObserveInt64(i.relayReads, h.Reads, only)
 		o.ObserveFloat64(i.relayReadTime, h.ReadTime.Seconds(), only)
+		o.ObserveInt64(i.relayProblems, int64(len(health.Relay(h, 0))), only)
+		o.ObserveInt64(i.relayUnmarked, int64(h.Unmarked), only)
+		o.ObserveInt64(i.relayLimited, int64(h.Limited), only)
+		o.ObserveInt64(i.relayDropped, h.NoticesDropped, only)
+		o.ObserveFloat64(i.relayOldest, since(h.OldestInFlight), only)
+		o.ObserveFloat64(i.relayHeld, since(h.HeldSince), only)
+		n := map[outbox.RouteState]int64{}
+		for i := range h.Routes {
+			n[h.Routes[i].State]++
+		}
+		for _, state := range []outbox.RouteState{outbox.RouteRefusing, outbox.RouteUnavailable, outbox.RoutePaused} {
+			o.ObserveInt64(i.relayRoutes, n[state], metric.WithAttributes(who, attrState.String(string(state))))
+		}
+		for kind, at := range map[string]time.Time{
+			"read": h.LastRead, "renewal": h.LastRenewal, "mark": h.LastMark, "confirm": h.LastConfirm, "failover": h.FailedOverAt,
+		} {
+			if !at.IsZero() {
+				o.ObserveFloat64(i.relayLast, unix(at), metric.WithAttributes(who, attrKind.String(kind)))
+			}
+		}
 	}, nil)
 }
+
+// since returns the seconds since a time, and 0 if the time is zero.
+func since(at time.Time) float64 {
+	if at.IsZero() {
+		return 0
+	}
+	return max(0, time.Since(at).Seconds())
+}
+
+func unix(at time.Time) float64 { return float64(at.UnixMilli()) / 1000 }
 
 // stalled counts the routes that do not work. A pause is an operator's wish, and no cause for an alert.
 func stalled(routes []relay.RouteHealth) (n int64) {
@@ -141,6 +202,16 @@ func (t *Telemetry) countsOf(c Consumer, who attribute.KeyValue) func(metric.Obs
 		o.ObserveInt64(i.hits, n.DuplicatesByWindow, only)
 		o.ObserveInt64(i.forgotten, n.Forgotten, only)
 		o.ObserveInt64(i.paused, n.Paused, only)
+		o.ObserveInt64(i.held, n.Held, only)
+		o.ObserveInt64(i.groups, n.Groups, only)
+		o.ObserveInt64(i.dropped, n.NoticesDropped, only)
+		observeBy(o, i.inboxFailures, who, attrKind, []labelled{
+			{"attempt", n.Failed}, {"panic", n.Panics}, {"database", n.DatabaseErrors},
+			{"commit_unknown", n.CommitsUnknown}, {"group_undone", n.GroupsUndone},
+		})
+		observeBy(o, i.odd, who, attrKind, []labelled{
+			{"unreadable", n.Refused}, {"unstamped", n.Unstamped}, {"ahead", n.Ahead}, {"short_window", n.ShortWindow}, {"suspect", n.SoloStarts},
+		})
 		observeBy(o, i.messages, who, attrOutcome, []labelled{
 			{"applied", n.Applied}, {"duplicate", n.Duplicates()}, {"stored", n.Stored}, {"parked", n.Parked}, {"followed", n.Followed},
 			{"dead", n.Dead}, {"too_old", n.TooOld}, {"altered", n.Altered}, {"returned", n.Returned},
@@ -156,6 +227,8 @@ func (t *Telemetry) stateOf(c Consumer, who attribute.KeyValue) *source {
 		return func(o metric.Observer) {
 			o.ObserveInt64(i.dead, s.Dead, only)
 			o.ObserveFloat64(i.oldestParked, s.OldestParked.Seconds(), only)
+			o.ObserveFloat64(i.oldestEffect, s.Effects.Oldest.Seconds(), only)
+			o.ObserveFloat64(i.horizon, s.Horizon.Seconds(), only)
 			observeBy(o, i.inboxParked, who, attrState, []labelled{
 				{"retrying", s.Retrying}, {"following", s.Following}, {"dead", s.Dead}, {"too_old", s.TooOld}, {"altered", s.Altered},
 			})
@@ -165,6 +238,15 @@ func (t *Telemetry) stateOf(c Consumer, who attribute.KeyValue) *source {
 			})
 		}, err
 	}}
+}
+
+// Audited measures the result of an audit: how many findings of each kind there are, zeros included,
+// and until when it has compared. A service that runs audits calls it after each one.
+func (t *Telemetry) Audited(ctx context.Context, r *audit.Report) {
+	for _, kind := range audit.Kinds() {
+		t.instruments.findings.Record(ctx, int64(r.Findings[kind]), metric.WithAttributes(attrKind.String(string(kind))))
+	}
+	t.instruments.auditedAt.Record(ctx, unix(r.Until))
 }
 
 // labelled is the number of one state, outcome or kind.

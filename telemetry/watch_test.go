@@ -16,9 +16,11 @@ import (
 	"github.com/google/uuid"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
+	"github.com/boxpair/boxpair/audit"
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/producer"
 	"github.com/boxpair/boxpair/producer/relay"
+	"github.com/boxpair/boxpair/store/control"
 	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/telemetry"
@@ -98,12 +100,22 @@ func (counted) Totals() producer.JanitorReport {
 
 func (counted) Health() relay.Health {
 	routes := make([]relay.RouteHealth, 4, 5)
-	routes = append(routes, relay.RouteHealth{State: outbox.RoutePaused}) // does not count
-	return relay.Health{InFlight: 1, Waiting: 2, Shards: 3, Routes: routes, Reads: 5, ReadTime: 6 * time.Second}
+	routes[0].State, routes[1].State, routes[2].State, routes[3].State = outbox.RouteRefusing, outbox.RouteUnavailable, outbox.RouteUnavailable, outbox.RouteUnavailable
+	routes = append(routes, relay.RouteHealth{State: outbox.RoutePaused}) // not stalled
+	at := time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC)
+	return relay.Health{
+		Running: true, InFlight: 1, Waiting: 2, Shards: 3, Routes: routes, Reads: 5, ReadTime: 6 * time.Second,
+		Unmarked: 7, Limited: 8, NoticesDropped: 9, DatabaseError: "down", DatabaseErrorAt: time.Now(), LastRead: at,
+		LastRenewal: at.Add(time.Second), LastMark: at.Add(2 * time.Second), LastConfirm: at.Add(2500 * time.Millisecond),
+	}
+}
+
+func (counted) Pauses(context.Context) ([]control.Pause, error) {
+	return []control.Pause{{Kind: control.Topic, Name: "a"}, {Kind: control.Downstream, Name: "b"}, {Kind: control.Downstream, Name: "c"}}, nil
 }
 
 func (counted) Stats(context.Context) (outbox.Stats, error) {
-	return outbox.Stats{OldestPending: 1500 * time.Millisecond, Retrying: 1, Following: 2, Dead: 3, Owned: 64}, nil
+	return outbox.Stats{OldestPending: 1500 * time.Millisecond, Retrying: 1, Following: 2, Dead: 3, Owned: 64, Pending: 10, Relays: 4}, nil
 }
 
 type parked struct{}
@@ -114,13 +126,15 @@ func (parked) Counters() consumer.Counters {
 	return consumer.Counters{
 		Applied: 1, DuplicatesByWindow: 2, DuplicatesByTable: 3, Parked: 4, Followed: 5, Dead: 6, Refused: 1,
 		TooOld: 7, Altered: 8, Returned: 9, Forgotten: 10, Paused: 11, Stored: 12,
+		Failed: 13, Panics: 14, DatabaseErrors: 15, CommitsUnknown: 16, SoloStarts: 17, Groups: 18, GroupsUndone: 19, Held: 20,
+		Unstamped: 21, Ahead: 22, ShortWindow: 23, NoticesDropped: 24,
 	}
 }
 
 func (parked) Stats(context.Context) (inbox.Stats, error) {
 	return inbox.Stats{
-		Retrying: 1, Following: 2, Dead: 3, TooOld: 4, Altered: 5, OldestParked: 2 * time.Second,
-		Effects: inbox.EffectStats{Pending: 1, Doing: 2, Answered: 3, Uncertain: 4, Dead: 5},
+		Retrying: 1, Following: 2, Dead: 3, TooOld: 4, Altered: 5, OldestParked: 2 * time.Second, Horizon: time.Hour,
+		Effects: inbox.EffectStats{Pending: 1, Doing: 2, Answered: 3, Uncertain: 4, Dead: 5, Oldest: 3 * time.Second},
 	}, nil
 }
 
@@ -133,19 +147,45 @@ func TestEveryNumberHasItsPlace(t *testing.T) {
 	ok(t, tel.WatchJanitor("o", counted{}))
 	ok(t, tel.WatchRelay("r", counted{}))
 	ok(t, tel.WatchConsumer(parked{}))
+	tel.Audited(t.Context(), &audit.Report{Until: time.Unix(1000, 0), Findings: map[audit.Kind]int{audit.NotApplied: 3}})
+	at := float64(time.Date(2026, 1, 31, 12, 0, 0, 0, time.UTC).Unix())
 	for name, values := range map[string]map[string]float64{
 		"boxpair.outbox.age":               {"o": 1.5},
 		"boxpair.outbox.parked":            {"o retrying": 1, "following o": 2, "dead o": 3},
+		"outbox.unsent.count":              {"o": 13},
+		"outbox.max_age":                   {"o": 1.5},
+		"boxpair.outbox.relays":            {"o": 4},
+		"boxpair.outbox.pauses":            {"o topic": 1, "downstream o": 2},
 		"boxpair.outbox.shards.owned":      {"o": 64},
 		"boxpair.outbox.retention.deleted": {"event o": 5, "attempt o": 6, "o receipt": 7},
 		"boxpair.relay.in_flight":          {"r": 1},
 		"boxpair.relay.waiting":            {"r": 2},
 		"boxpair.relay.shards":             {"r": 3},
 		"boxpair.relay.routes.stalled":     {"r": 4},
+		"boxpair.relay.routes":             {"r refusing": 1, "r unavailable": 3, "paused r": 1},
+		"boxpair.relay.problems":           {"r": 2},
+		"boxpair.relay.unmarked":           {"r": 7},
+		"boxpair.relay.limited":            {"r": 8},
+		"boxpair.relay.notices.dropped":    {"r": 9},
+		"boxpair.relay.in_flight.age":      {"r": 0},
+		"boxpair.relay.held.age":           {"r": 0},
+		"boxpair.relay.last.timestamp":     {"r read": at, "r renewal": at + 1, "mark r": at + 2, "confirm r": at + 2.5},
 		"boxpair.relay.reads":              {"r": 5},
 		"boxpair.relay.reads.time":         {"r": 6},
 		"boxpair.inbox.messages": {
 			"applied s/c": 1, "duplicate s/c": 5, "parked s/c": 4, "followed s/c": 5, "dead s/c": 6, "s/c too_old": 7, "altered s/c": 8, "returned s/c": 9, "s/c stored": 12,
+		},
+		"boxpair.inbox.failures":        {"attempt s/c": 13, "panic s/c": 14, "database s/c": 15, "commit_unknown s/c": 16, "group_undone s/c": 19},
+		"boxpair.inbox.unusual":         {"s/c unreadable": 1, "s/c unstamped": 21, "ahead s/c": 22, "s/c short_window": 23, "s/c suspect": 17},
+		"boxpair.inbox.groups":          {"s/c": 18},
+		"boxpair.inbox.held":            {"s/c": 20},
+		"boxpair.inbox.notices.dropped": {"s/c": 24},
+		"boxpair.inbox.effects.age":     {"s/c": 3},
+		"boxpair.inbox.horizon":         {"s/c": 3600},
+		"boxpair.audit.last.timestamp":  {"": 1000},
+		"boxpair.audit.findings": {
+			"not_applied": 3, "not_committed": 0, "digest_differs": 0, "pending": 0, "parked": 0, "dead": 0, "too_old": 0,
+			"altered": 0, "discarded": 0, "log_missing": 0,
 		},
 		"boxpair.inbox.window.hits": {"s/c": 2},
 		"boxpair.inbox.forgotten":   {"s/c": 10},
@@ -301,7 +341,7 @@ func TestInstrumentsAreAsDocumented(t *testing.T) {
 	text, err := os.ReadFile("../docs/telemetry.md")
 	ok(t, err)
 	documented := make(map[string]string)
-	for _, row := range regexp.MustCompile("(?m)^\\| `(boxpair[a-z._]+)` \\| ([^|]+) \\| ([^|]+) \\|").FindAllStringSubmatch(string(text), -1) {
+	for _, row := range regexp.MustCompile("(?m)^\\| `((?:boxpair|outbox)[a-z._]+)` \\| ([^|]+) \\| ([^|]+) \\|").FindAllStringSubmatch(string(text), -1) {
 		documented[row[1]] = strings.TrimSpace(row[3])
 	}
 	x := newExported(t)
@@ -310,6 +350,7 @@ func TestInstrumentsAreAsDocumented(t *testing.T) {
 	ok(t, tel.WatchJanitor("o", counted{}))
 	ok(t, tel.WatchRelay("r", counted{}))
 	ok(t, tel.WatchConsumer(parked{}))
+	tel.Audited(t.Context(), &audit.Report{})
 	msg := message.NewMessage(uuid.NewString(), nil)
 	msg.Metadata[transport.MetaStamp] = "2026-01-31T12:00:00Z"
 	ok(t, tel.Publisher(answering{func() error { return nil }}).Publish("a", msg))
@@ -329,35 +370,24 @@ func TestInstrumentsAreAsDocumented(t *testing.T) {
 	}
 }
 
-// TestAlertsAskForWhatIsMeasured looks up every name in the rules for Prometheus among the
-// instruments and attributes, as exporters name them.
-func TestAlertsAskForWhatIsMeasured(t *testing.T) {
+// TestTimesOfARelayBecomeAges, and a time that has not come is no age.
+func TestTimesOfARelayBecomeAges(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../docs/telemetry.md")
-	ok(t, err)
-	rules, err := os.ReadFile("../examples/prometheus/boxpair.yaml")
-	ok(t, err)
-	known := map[string]bool{
-		"boxpair_outbox": true, "boxpair_relay": true, "boxpair_state": true, "boxpair_outcome": true,
-		"messaging_destination_name": true, "messaging_consumer_group_name": true,
-	}
-	for _, row := range regexp.MustCompile("(?m)^\\| `(boxpair[a-z._]+)` \\| [^|]+ \\| ([^|]+) \\| ([^|]*)").FindAllStringSubmatch(string(text), -1) {
-		name, unit := strings.ReplaceAll(row[1], ".", "_"), strings.TrimSpace(row[2])
-		if unit == "s" {
-			name += "_seconds"
+	synctest.Test(t, func(t *testing.T) {
+		x := newExported(t)
+		ok(t, x.telemetry(telemetry.Config{}).WatchRelay("r", held{time.Now()}))
+		time.Sleep(1500 * time.Millisecond)
+		x.want("boxpair.relay.in_flight.age", map[string]float64{"r": 1.5})
+		x.want("boxpair.relay.held.age", map[string]float64{"r": 1.5})
+		x.want("boxpair.relay.problems", map[string]float64{"r": 1}) // it does not run
+		if got := x.everything()["boxpair.relay.last.timestamp"]; len(got) != 1 || got["failover r"] == 0 {
+			t.Errorf("times: %v", got)
 		}
-		if strings.HasPrefix(row[3], "histogram") {
-			known[name+"_sum"], known[name+"_count"] = true, true
-		}
-		known[name], known[name+"_total"] = true, row[1] == "boxpair.outbox.attempts"
-	}
-	names := regexp.MustCompile(`\b(boxpair|messaging)_[a-z_]+`).FindAllString(string(rules), -1)
-	if len(names) < 20 {
-		t.Errorf("there are only %d names", len(names))
-	}
-	for _, name := range names {
-		if !known[name] {
-			t.Errorf("nothing is called %s", name)
-		}
-	}
+	})
+}
+
+type held struct{ since time.Time }
+
+func (h held) Health() relay.Health {
+	return relay.Health{OldestInFlight: h.since, HeldSince: h.since, FailedOverAt: h.since, LastRenewal: time.Time{}}
 }

@@ -27,6 +27,7 @@ import (
 	"github.com/boxpair/boxpair/store/postgres"
 	"github.com/boxpair/boxpair/store/sqlite"
 	"github.com/boxpair/boxpair/telemetry"
+	"github.com/boxpair/boxpair/telemetry/prometheus"
 	"github.com/boxpair/boxpair/transport/amqp"
 	"github.com/boxpair/boxpair/transport/memory"
 )
@@ -62,6 +63,7 @@ func configurations(t *testing.T) map[string]*configuration {
 		"mysql.Config":            of(func(c mysql.Config) error { _, err := mysql.New(nil, c); return err }),
 		"postgres.AuditorConfig":  of(func(c postgres.AuditorConfig) error { _, err := postgres.NewAuditor(nil, c); return err }),
 		"postgres.Config":         of(func(c postgres.Config) error { _, err := postgres.New(nil, c); return err }),
+		"prometheus.Config":       of(func(c prometheus.Config) error { _, err := prometheus.New(c); return err }),
 		"relay.Backoff":           of[relay.Backoff](nil),
 		"producer.Config":         of(func(c producer.Config) error { _, err := producer.New[*sql.Tx](nil, c); return err }),
 		"relay.Downstream":        of[relay.Downstream](nil),
