@@ -10,15 +10,19 @@
 //		log.Warn("outbox", "state", report.State, "problems", report.Problems)
 //	}
 //
-// The package does no I/O and keeps no state: a report is about the one snapshot that it was made
-// from. Whether a relay runs and reaches its database and broker is a separate question, which
-// [Relay] answers from relay.Relay.Health.
+// A report is about the one snapshot that it was made from. Whether a relay runs and reaches its
+// database and broker is a separate question, which [Relay] answers from relay.Relay.Health.
+//
+// [Handler] serves /healthz and /readyz to an orchestrator, in one line of a service:
+//
+//	mux.Handle("/", health.Handler(nil, health.RelayReady(relay, 0), health.SchemaReady("outbox", store)))
 //
 // # Use
 //
 // Show the report, or alert on it. Do not use it as a liveness probe: a service with an unhealthy
 // outbox can still take orders, and a restart of a relay repairs neither a broker nor a dead
-// letter. Use it as a readiness probe only if the service should do nothing but wait.
+// letter. Use it as a readiness probe ([OutboxReady], [InboxReady]) only if the service should do
+// nothing but wait.
 //
 // # Limitations
 //
