@@ -27,8 +27,8 @@ const attrRedelivered = attribute.Key("boxpair.redelivered")
 // messages fails, it is unknown which messages were published: all spans fail, and no attempt is
 // counted. The relay publishes the messages again one by one.
 //
-// Close closes publisher. Other methods of publisher cannot be reached through the returned
-// publisher.
+// Close closes publisher, and Connect connects it if it can connect before its first use. Other
+// methods of publisher cannot be reached through the returned publisher.
 func (t *Telemetry) Publisher(publisher message.Publisher) message.Publisher {
 	if publisher == nil {
 		return nil // relay.New refuses nil, unless it has downstreams
@@ -44,6 +44,16 @@ func (t *Telemetry) Publisher(publisher message.Publisher) message.Publisher {
 type measured struct {
 	message.Publisher
 	t *Telemetry
+}
+
+// Connect connects a publisher that can connect before its first use, as a relay asks it to.
+func (p *measured) Connect(ctx context.Context) error {
+	if c, ok := p.Publisher.(interface {
+		Connect(ctx context.Context) error
+	}); ok {
+		return c.Connect(ctx) //nolint:wrapcheck // the publisher's own error
+	}
+	return nil
 }
 
 // Publish implements [message.Publisher].

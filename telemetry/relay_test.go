@@ -279,3 +279,34 @@ func TestClockThatIsBehindGivesNoNegativeLatency(t *testing.T) {
 	}
 	t.Error("no latency was measured")
 }
+
+// connecting is a publisher that connects before its first use.
+type connecting struct {
+	pipeline
+
+	connected bool
+}
+
+func (c *connecting) Connect(context.Context) error {
+	c.connected = true
+	return errConnect
+}
+
+var errConnect = errors.New("refused")
+
+// TestMeasuredPublisherIsConnectedBeforeItsFirstUse: a relay that is not ready has to learn it without
+// an event.
+func TestMeasuredPublisherIsConnectedBeforeItsFirstUse(t *testing.T) {
+	t.Parallel()
+	x := newExported(t)
+	inner := &connecting{}
+	type connector interface{ Connect(ctx context.Context) error }
+	c, is := x.telemetry(telemetry.Config{}).Publisher(inner).(connector)
+	if !is || !errors.Is(c.Connect(t.Context()), errConnect) || !inner.connected {
+		t.Errorf("it is not connected: %t", inner.connected)
+	}
+	other, _ := x.telemetry(telemetry.Config{}).Publisher(&pipeline{}).(connector)
+	if err := other.Connect(t.Context()); err != nil {
+		t.Errorf("a publisher that cannot connect: %v", err)
+	}
+}

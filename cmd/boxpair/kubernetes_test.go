@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -15,6 +16,8 @@ import (
 	"time"
 
 	"gopkg.in/yaml.v3"
+
+	"github.com/boxpair/boxpair/health"
 )
 
 // manifest is the part of a Kubernetes object that this test reads.
@@ -146,7 +149,7 @@ func answers(t *testing.T, paths ...string) (list []int) {
 	var config net.ListenConfig
 	listener, err := config.Listen(t.Context(), "tcp", "127.0.0.1:0")
 	ok(t, err)
-	defer serveHealth(listener, func() []string { return []string{"broker: away"} }, func() bool { return true })()
+	defer serve(listener, health.Handler(nil, func(context.Context) []string { return []string{"broker: away"} }))()
 	d := &daemon{health: listener.Addr().String()}
 	for _, path := range paths {
 		status, _ := d.get(t, path)

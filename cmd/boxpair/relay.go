@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"net/http"
 	"net/url"
 	"os"
 	"slices"
@@ -20,6 +21,7 @@ import (
 	"github.com/boxpair/boxpair/producer"
 	"github.com/boxpair/boxpair/producer/relay"
 	"github.com/boxpair/boxpair/store/outbox"
+	"github.com/boxpair/boxpair/telemetry"
 	"github.com/boxpair/boxpair/transport/amqp"
 	"github.com/boxpair/boxpair/transport/signature"
 )
@@ -36,7 +38,8 @@ events are removed after --retention.
     boxpair relay --outbox postgres://relay@orders/shop --amqp amqps://relay@rabbit/ --listen :8080
 
 With --listen, GET /healthz answers 200 while the relay runs. GET /readyz answers 200 if database and
-broker answer and every route works, and otherwise 503 with the problems as a JSON object.`,
+broker answer and every route works, and otherwise 503 with the problems as a JSON object. GET /metrics
+is for Prometheus.`,
 	define: defineRelay,
 }
 
@@ -58,6 +61,7 @@ type relaying struct {
 	logFormat         string
 	logLevel          string
 	janitor           bool
+	metrics, traces   bool
 	retention         time.Duration
 }
 
@@ -73,7 +77,7 @@ func defineRelay(s *settings) func(context.Context, *process) (int, error) {
 
 // newRelaying declares the settings of relay.
 func newRelaying(s *settings) *relaying {
-	r := &relaying{exchanges: "topic", janitor: true}
+	r := &relaying{exchanges: "topic", janitor: true, metrics: true, traces: s.getenv("OTEL_EXPORTER_OTLP_ENDPOINT")+s.getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") != ""}
 	c := &r.config
 	s.urls(&r.outboxes, "outbox", "the database of an outbox. May be given several times: one process then looks after several outboxes or tenants.")
 	s.add("amqp", envOf("amqp")+"_URL", "URL", "the RabbitMQ server: amqp://user:password@host:5672/vhost, or amqps:// for TLS.", false, r.setBroker(s))
@@ -93,7 +97,9 @@ func newRelaying(s *settings) *relaying {
 	s.count(&r.batchSize, "batch-size", "the maximal number of events in one AMQP message, as PublisherConfig.BatchSize. Needs --envelope. Defaults to 1.")
 	s.on(&r.competing, "competing-consumers", "declare queues for consumers with CompetingConsumers, as PublisherConfig.CompetingConsumers.")
 	s.on(&r.cloudEvents, "cloud-events", "add the attributes of CloudEvents 1.0 to every message, as PublisherConfig.CloudEvents.")
-	s.text(&r.listen, "listen", "ADDRESS", "the address of /healthz and /readyz, such as 127.0.0.1:8080. Defaults to none.")
+	s.text(&r.listen, "listen", "ADDRESS", "the address of /healthz, /readyz and /metrics, such as 127.0.0.1:8080. Defaults to none.")
+	s.on(&r.metrics, "metrics", "serve metrics for Prometheus at /metrics of --listen. Defaults to true.")
+	s.on(&r.traces, "traces", "send a span for each published event by OTLP over HTTP; the variables OTEL_EXPORTER_OTLP_… of OpenTelemetry\nset it up. Defaults to true if one of OTEL_EXPORTER_OTLP_ENDPOINT and OTEL_EXPORTER_OTLP_TRACES_ENDPOINT is set.")
 	s.text(&c.Name, "name", "NAME", "the relay's name, unique among the relays of the outbox. Defaults to a new name at every start.")
 	s.duration(&c.LeaseTTL, "lease", "how long the shards of a dead relay stand still. Defaults to 10s.")
 	s.count(&c.Window, "window", "the maximal number of unconfirmed events. Defaults to 1000.")
@@ -241,6 +247,8 @@ func (r *relaying) open(ctx context.Context, t *target) (relayedStore, func(), e
 type relayedStore interface {
 	outbox.RelayStore
 	outbox.JanitorStore
+	telemetry.OutboxStats
+	CheckSchema(ctx context.Context) error
 }
 
 // post is a publisher of the relays.
@@ -257,6 +265,9 @@ type crew struct {
 	outboxes []string // the names of the databases
 	posts    []post
 	ends     []func() // in reverse order
+
+	telemetry *telemetry.Telemetry // nil without metrics and traces
+	metrics   http.Handler         // nil without metrics
 }
 
 // end closes the publishers and the databases. Unconfirmed events are sent again.
@@ -278,6 +289,9 @@ func (r *relaying) muster(ctx context.Context, log *slog.Logger) (*crew, error) 
 		}
 		return p, err
 	}
+	if err := r.measure(c, log); err != nil {
+		return c, err
+	}
 	publisher, err := add("broker", r.broker, r.hosts)
 	if err != nil {
 		return c, fmt.Errorf("--amqp: %w", err)
@@ -289,7 +303,7 @@ func (r *relaying) muster(ctx context.Context, log *slog.Logger) (*crew, error) 
 		if err != nil {
 			return c, fmt.Errorf("--route %s: %w", way.name, err)
 		}
-		r.config.Downstreams = append(r.config.Downstreams, relay.Downstream{Name: way.name, Publisher: p, Topics: way.topics})
+		r.config.Downstreams = append(r.config.Downstreams, relay.Downstream{Name: way.name, Publisher: c.measured(p), Topics: way.topics})
 	}
 	for i := range r.outboxes {
 		t := &r.outboxes[i]
@@ -298,11 +312,14 @@ func (r *relaying) muster(ctx context.Context, log *slog.Logger) (*crew, error) 
 			return c, fmt.Errorf("--outbox %s: %w", t.name, err)
 		}
 		c.ends = append(c.ends, end)
-		one, err := relay.NewStandalone(store, publisher, r.config)
+		one, err := relay.NewStandalone(store, c.measured(publisher), r.config)
 		if err != nil {
 			return c, err
 		}
 		c.relays, c.stores, c.outboxes = append(c.relays, one), append(c.stores, store), append(c.outboxes, r.places.label(t))
+		if err := c.watch(i); err != nil {
+			return c, err
+		}
 	}
 	return c, nil
 }
@@ -374,6 +391,11 @@ func (r *relaying) janitors(c *crew, log *slog.Logger) ([]*producer.Janitor, err
 		if list[i], err = producer.NewJanitor(store, producer.JanitorConfig{Retention: r.retention, Logger: log}); err != nil {
 			return nil, err
 		}
+		if c.telemetry != nil {
+			if err := c.telemetry.WatchJanitor(c.outboxes[i], list[i]); err != nil {
+				return nil, err
+			}
+		}
 	}
 	return list, nil
 }
@@ -389,7 +411,12 @@ func (r *relaying) serve(ctx context.Context, log *slog.Logger, c *crew) (stop f
 		return nil, err
 	}
 	log.InfoContext(ctx, "health is served", "address", listener.Addr().String())
-	return serveHealth(listener, func() []string { return r.problems(c) }, c.running), nil
+	mux := http.NewServeMux()
+	mux.Handle("/", health.Handler(c.running, func(context.Context) []string { return r.problems(c) }))
+	if c.metrics != nil {
+		mux.Handle("GET /metrics", c.metrics)
+	}
+	return serve(listener, mux), nil
 }
 
 // running tells whether every relay runs.

@@ -63,7 +63,14 @@ type daemon struct {
 // start starts a relay and waits for the line with the address of its health.
 func start(t *testing.T, args ...string) *daemon {
 	t.Helper()
+	return startWith(t, nil, args...)
+}
+
+// startWith is start with variables.
+func startWith(t *testing.T, env []string, args ...string) *daemon {
+	t.Helper()
 	d := &daemon{cmd: exec.CommandContext(t.Context(), program, append([]string{"relay", "--listen", "127.0.0.1:0"}, args...)...), logged: make(chan string, 1)}
+	d.cmd.Env = append(os.Environ(), env...)
 	stderr, err := d.cmd.StderrPipe()
 	ok(t, err)
 	ok(t, d.cmd.Start())
