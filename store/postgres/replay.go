@@ -15,10 +15,9 @@ import (
 // does not count as expired, because its stamp is unknown.
 const expired = `coalesce(e.resend_seconds > 0 AND ` + stamp + ` + e.resend_seconds * interval '1 s' <= statement_timestamp(), false)`
 
-// findPlace searches the log by halving the range of ids: created_at ascends with the id, and needs
-// no index. Deferred events have later stamps than their neighbours, and an index. Adding 0 to the
-// id keeps the planner from searching the whole log for the lowest id.
-var findPlace = statement(`
+// halving searches the log for a time by halving the range of ids: created_at ascends with the id,
+// and needs no index.
+const halving = `
 WITH RECURSIVE s (low, high) AS (
     SELECT coalesce(min(id), 1) - 1, coalesce(max(id), 0) FROM {{outbox_events}}
     UNION ALL
@@ -28,7 +27,12 @@ WITH RECURSIVE s (low, high) AS (
         SELECT e.id, e.created_at FROM {{outbox_events}} e WHERE e.id > s.low + (s.high - s.low) / 2 ORDER BY e.id LIMIT 1
     ) p
     WHERE s.low < s.high
-)
+)`
+
+// findPlace finds a place for all events with a stamp. Deferred events have later stamps than their
+// neighbours, and an index. Adding 0 to the id keeps the planner from searching the whole log for
+// the lowest id.
+var findPlace = statement(halving + `
 SELECT least(max(low), (SELECT min(id + 0) - 1 FROM {{outbox_events}} WHERE due_at >= $1)) FROM s`)
 
 // Place implements [outbox.OperatorStore].
