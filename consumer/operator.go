@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/google/uuid"
@@ -28,6 +29,33 @@ func (i *Inbox[TX]) Stats(ctx context.Context) (map[string]inbox.Stats, error) {
 func (i *Inbox[TX]) ListParked(ctx context.Context, f inbox.Filter) ([]inbox.Parked, error) {
 	f.Limit = limitOf(f.Limit)
 	return i.store.ListParkedMessages(ctx, f)
+}
+
+// SearchMessages finds messages in any state, and tells of each message what became of it and why.
+// A query without a consumer selects messages of all consumers that share the tables, also of other
+// services. The error wraps [errors.ErrUnsupported] if the store is no [inbox.Searcher].
+func (i *Inbox[TX]) SearchMessages(ctx context.Context, q inbox.Query) (inbox.Results, error) {
+	store, ok := i.store.(inbox.Searcher)
+	if !ok {
+		return inbox.Results{}, unsearchable(i.store)
+	}
+	return store.SearchMessages(ctx, q)
+}
+
+// MessageCauses counts the parked messages that f selects by consumer, state, topic and last error,
+// the most frequent first, at most f.Limit causes (0: 100). The error wraps
+// [errors.ErrUnsupported] if the store is no [inbox.Searcher].
+func (i *Inbox[TX]) MessageCauses(ctx context.Context, f inbox.Filter) ([]inbox.Cause, error) {
+	store, ok := i.store.(inbox.Searcher)
+	if !ok {
+		return nil, unsearchable(i.store)
+	}
+	f.Limit = limitOf(f.Limit)
+	return store.MessageCauses(ctx, f)
+}
+
+func unsearchable(store any) error {
+	return fmt.Errorf("search messages: %w: the store %T is no inbox.Searcher", errors.ErrUnsupported, store)
 }
 
 // Redrive makes messages that f selects due again, without counted attempts, and returns their

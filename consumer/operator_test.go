@@ -37,6 +37,17 @@ func TestOperatorSaysWhy(t *testing.T) {
 	r.wantStates(inbox.Dead)
 }
 
+func TestSearchNeedsAStoreThatHasIt(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, setup{})
+	if _, err := r.inbox.SearchMessages(t.Context(), inbox.Query{}); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("search: %v", err)
+	}
+	if _, err := r.inbox.MessageCauses(t.Context(), inbox.Filter{}); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("causes: %v", err)
+	}
+}
+
 // A handler rejected a message. When the cause is mended, an operator redrives what died of it, and
 // says why; the consumer's own process handles it, without the broker.
 func ExampleInbox_Redrive() {

@@ -2,6 +2,7 @@ package producer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/google/uuid"
@@ -18,6 +19,33 @@ func (o *Outbox[TX]) Stats(ctx context.Context) (outbox.Stats, error) {
 func (o *Outbox[TX]) ListParked(ctx context.Context, f outbox.Filter) ([]outbox.Parked, error) {
 	f.Limit = limitOf(f.Limit)
 	return o.store.ListParked(ctx, f)
+}
+
+// Search finds events in any state, the newest first, and tells of each event what became of it and
+// why. A search goes on where another has ended with q.Before set to its Results.Before. The error
+// wraps [errors.ErrUnsupported] if the store is no [outbox.Searcher].
+func (o *Outbox[TX]) Search(ctx context.Context, q outbox.Query) (outbox.Results, error) {
+	store, ok := o.store.(outbox.Searcher)
+	if !ok {
+		return outbox.Results{}, unsearchable(o.store)
+	}
+	return store.Search(ctx, q)
+}
+
+// Causes counts the parked events that f selects by state, topic and last error, the most frequent
+// first, at most f.Limit causes (0: 100). The error wraps [errors.ErrUnsupported] if the store is no
+// [outbox.Searcher].
+func (o *Outbox[TX]) Causes(ctx context.Context, f outbox.Filter) ([]outbox.Cause, error) {
+	store, ok := o.store.(outbox.Searcher)
+	if !ok {
+		return nil, unsearchable(o.store)
+	}
+	f.Limit = limitOf(f.Limit)
+	return store.Causes(ctx, f)
+}
+
+func unsearchable(store any) error {
+	return fmt.Errorf("search events: %w: the store %T is no outbox.Searcher", errors.ErrUnsupported, store)
 }
 
 // Attempts reads the failed attempts to send an event and the operators' actions on it, oldest

@@ -3,6 +3,7 @@ package producer_test
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"log"
 	"strings"
@@ -34,6 +35,17 @@ func TestOperatorSaysWhy(t *testing.T) {
 				t.Errorf("%s with the reason %.9q: %v, %v, want %q", doing, reason, ids, err, want)
 			}
 		}
+	}
+}
+
+func TestSearchNeedsAStoreThatHasIt(t *testing.T) {
+	t.Parallel()
+	out := newOutbox(t, &fakeEvents{}, producer.Config{})
+	if _, err := out.Search(t.Context(), outbox.Query{}); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("search: %v", err)
+	}
+	if _, err := out.Causes(t.Context(), outbox.Filter{}); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("causes: %v", err)
 	}
 }
 

@@ -9,19 +9,22 @@ import (
 
 // AppliedState is the state of a message whose handler has committed, for a search. A parked message
 // is [Retrying], [Following], [Dead], [TooOldState], [AlteredState] or [Discarded]. The state of a
-// message with an unfinished effect is "effect_" and the [EffectState].
+// message whose effect outside the database is not done is "effect_" and the [EffectState].
 const AppliedState State = "applied"
 
 // Searcher is an optional part of a [Store] that finds messages in any state, for operators. The
 // stores of this library have it.
 type Searcher interface {
-	// SearchMessages reads messages in one snapshot, without a lock. Parked messages come by descending
-	// Seq, then applied messages by descending time. Dispatch IDs and all states of parked messages are
-	// found through indexes. A search without dispatch IDs looks at no more than q.Scan applied
-	// messages.
+	// SearchMessages reads messages in one snapshot, without a lock. Parked messages come by
+	// descending Seq, then all other messages by descending [Found.Since]. One dispatch ID may have
+	// several messages: one of each consumer, and messages with other content that were set aside.
+	//
+	// Dispatch IDs and all states of parked messages are found through indexes. A search without
+	// dispatch IDs looks at no more than q.Scan applied messages, those with the newest stamps, and
+	// finds discarded effects among the q.Scan newest effects.
 	SearchMessages(ctx context.Context, q Query) (Results, error)
-	// MessageCauses counts the parked messages that f selects by consumer, state, topic and last error,
-	// the most frequent first. f.Limit bounds the number of causes, and f.After is ignored.
+	// MessageCauses counts the parked messages that f selects by consumer, state, topic and last
+	// error, the most frequent first. f.Limit bounds the number of causes, and f.After is ignored.
 	MessageCauses(ctx context.Context, f Filter) ([]Cause, error)
 }
 
@@ -42,8 +45,8 @@ type Cause struct {
 type Query struct {
 	// IDs are dispatch IDs.
 	IDs []uuid.UUID
-	// From and To bound the dispatch ID, From ≤ ID ≤ To, so that they select by its first digits. Both
-	// are zero, or neither.
+	// From and To bound the dispatch ID, From ≤ ID ≤ To, so that they select by its first digits. A
+	// zero To is no bound, and From is then ignored.
 	From, To uuid.UUID
 	// Consumer is the name of a consumer.
 	Consumer string
@@ -72,20 +75,23 @@ type Results struct {
 
 // Found is a message of a consumer with what became of it.
 type Found struct {
-	// Message has only ID, Digest and Stamp if the message is applied.
+	// Message has only ID, Digest and Stamp if the message is applied, and also Topic and Key while
+	// its effect outside the database is not done.
 	Message
 	Consumer string
 	State    State
-	// Why says in words why the message is in its state, for example "waits for message 4b9d2a51-… of its key".
+	// Why says in words why the message is in its state, for example "waits for its next attempt".
 	Why string
 	// Seq is the number of a parked message, or 0.
 	Seq int64
 	// WaitsFor is the dispatch ID of the earlier message of the key that the message waits for, or
 	// uuid.Nil.
 	WaitsFor uuid.UUID
-	// Attempts is the number of failed attempts.
+	// Attempts is the number of counted attempts of a parked message or of an effect. Of an applied
+	// message it is what the history of the message still knows.
 	Attempts int
-	// Since is when the message was applied or parked.
+	// Since is when the message was applied or parked. A parked message with a claim becomes applied
+	// when its handler commits.
 	Since time.Time
 	// NextAttemptAt is when a retrying message is handled again, or zero.
 	NextAttemptAt time.Time

@@ -22,12 +22,16 @@ const (
 // stores of this library have it.
 type Searcher interface {
 	// Search reads events by descending Seq, in one snapshot, without a lock. Dispatch IDs, Seqs and
-	// all states but [DeliveredState] are found through indexes. Every other condition is compared event by
-	// event, so a search looks at no more than q.Scan events, and says in [Results.Before] where the
-	// next search goes on.
+	// all states but [DeliveredState] are found through indexes, and so is the part of the log in
+	// which events were written between q.Since and q.Until. Every other condition is compared event
+	// by event, so a search looks at no more than q.Scan events, and says in [Results.Before] where
+	// the next search goes on.
+	//
+	// Of the earlier events of a key in the queue, a search names the one on a route that does not
+	// work only if it is among the first few hundred events of its shard's queue.
 	Search(ctx context.Context, q Query) (Results, error)
-	// Causes counts the parked events that f selects by state, topic and last error, the most frequent
-	// first. f.Limit bounds the number of causes, and f.After is ignored.
+	// Causes counts the parked events that f selects by state, topic and last error, the most
+	// frequent first. f.Limit bounds the number of causes, and f.After is ignored.
 	Causes(ctx context.Context, f Filter) ([]Cause, error)
 }
 
@@ -47,8 +51,8 @@ type Cause struct {
 type Query struct {
 	// IDs are dispatch IDs.
 	IDs []uuid.UUID
-	// From and To bound the dispatch ID, From ≤ ID ≤ To, so that they select by its first digits. Both
-	// are zero, or neither.
+	// From and To bound the dispatch ID, From ≤ ID ≤ To, so that they select by its first digits. A
+	// zero To is no bound, and From is then ignored.
 	From, To uuid.UUID
 	// Seqs are places in the log.
 	Seqs []int64
@@ -73,8 +77,8 @@ type Query struct {
 // Results is the result of one search.
 type Results struct {
 	Events []Found
-	// Before is where the next search continues, or 0 if the search has reached the beginning of the
-	// log.
+	// Before is where the next search continues ([Query.Before]), or 0 if the search has reached the
+	// beginning of the log.
 	Before int64
 }
 
@@ -88,16 +92,18 @@ type Found struct {
 	Why string
 	// WaitsFor is the Seq of the earlier event of the key that the event waits for, or 0.
 	WaitsFor int64
-	// Attempts is the number of counted attempts of a parked event.
+	// Attempts is the number of counted attempts of a parked event, or of failed attempts of a
+	// delivered event.
 	Attempts int
 	// WrittenAt is when the event was written.
 	WrittenAt time.Time
-	// NextAttemptAt is when a retrying event is sent again, or a deferred event is due. Otherwise it is
-	// zero.
+	// NextAttemptAt is when a retrying event is sent again, or a deferred event is due. Otherwise it
+	// is zero.
 	NextAttemptAt time.Time
 	// ParkedAt is when a parked event was parked, or zero.
 	ParkedAt time.Time
-	// DeliveredAt is when the last copy was confirmed, or zero.
+	// DeliveredAt is when the last copy of a delivered event was confirmed. It is zero if the event is
+	// in another state, or its receipt is no longer retained.
 	DeliveredAt time.Time
 	// LastError is the last failure of a parked event.
 	LastError string

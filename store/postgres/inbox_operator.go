@@ -10,26 +10,33 @@ import (
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
-const messageFilter = `
+const messageFilter = messageFilterOf + `
+ORDER BY p.id LIMIT $7`
+
+const messageFilterOf = `
 FROM {{inbox_parked}} p JOIN {{inbox_consumers}} c ON c.id = p.consumer
 WHERE ($1 = '' OR c.name = $1)
     AND (cardinality($2::uuid[]) = 0 OR p.dispatch_id = ANY ($2))
     AND (cardinality($3::text[]) = 0 OR p.state = ANY ($3))
     AND ($4 = '' OR p.topic = $4) AND ($5 = '' OR p.key = $5) AND p.id > $6
     AND ($8 = '' OR strpos(coalesce(p.last_error, ''), $8) > 0)
-    AND p.parked_at >= $9 AND p.parked_at < $10
-ORDER BY p.id LIMIT $7`
+    AND p.parked_at >= $9 AND p.parked_at < $10`
 
 func messageArgs(f *inbox.Filter, states []inbox.State) []any {
-	names := make([]string, len(states))
-	for i, state := range states {
-		names[i] = string(state)
-	}
 	limit := f.Limit
 	if limit <= 0 {
 		limit = defaultFilterLimit
 	}
-	return []any{f.Consumer, idValues(f.IDs), names, f.Topic, f.Key, f.After, limit, f.Error, sinceOf(f.Since), untilOf(f.Until)}
+	return []any{f.Consumer, idValues(f.IDs), texts(states), f.Topic, f.Key, f.After, limit, f.Error, sinceOf(f.Since), untilOf(f.Until)}
+}
+
+// texts returns states as a list of strings.
+func texts[S ~string](states []S) []string {
+	list := make([]string, len(states))
+	for i, state := range states {
+		list[i] = string(state)
+	}
+	return list
 }
 
 var listMessages = statement(`SELECT ` + messageColumns + messageFilter)
@@ -141,10 +148,7 @@ func (s *Store) changeMessages(ctx context.Context, doing string, f *inbox.Filte
 	if err != nil {
 		return nil, failed(doing, &ownError{err})
 	}
-	names := make([]string, len(states))
-	for i, state := range states {
-		names[i] = string(state)
-	}
+	names := texts(states)
 	var ids []uuid.UUID
 	for _, g := range groups {
 		changed, err := s.changeGroup(ctx, doing, g, func(b *pgx.Batch) *pgx.QueuedQuery {

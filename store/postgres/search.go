@@ -264,11 +264,7 @@ func (s *Store) search(ctx context.Context, t search, q *outbox.Query, of ...any
 	if to == uuid.Nil {
 		to = uuid.Max
 	}
-	states := make([]string, len(q.States))
-	for i, state := range q.States {
-		states[i] = string(state)
-	}
-	args := append([]any{q.Before, states, q.Topic, q.Key, q.CorrelationID, q.Error,
+	args := append([]any{q.Before, texts(q.States), q.Topic, q.Key, q.CorrelationID, q.Error,
 		sinceOf(q.Since), untilOf(q.Until), idValue(q.From), idValue(to), q.Limit + 1}, of...)
 	err = s.lookUp(ctx, tmpl, func(rows pgx.Rows) error {
 		for rows.Next() {

@@ -51,6 +51,7 @@ func Consumer[TX any](t *testing.T, open func(t *testing.T) InboxFixture[TX], on
 		{"fresh", freshTests[TX]()},
 		{"take up", takeUpTests[TX]()},
 		{"operator", messageOperatorTests[TX]()},
+		{"search", messageSearchTests[TX]()},
 		{"window", windowTests[TX]()},
 		{"history", historyTests[TX]()},
 		{"control", inboxControlTests[TX]()},

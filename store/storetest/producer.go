@@ -60,6 +60,7 @@ func Producer[TX any](t *testing.T, open func(t *testing.T) OutboxFixture[TX], o
 		{"parked", parkedTests[TX]()},
 		{"promotion", promotionTests[TX]()},
 		{"operator", operatorTests[TX]()},
+		{"search", searchTests[TX]()},
 		{"janitor", janitorTests[TX]()},
 		{"replay", replayTests[TX]()},
 		{"deferred", deferredTests[TX]()},

@@ -69,12 +69,13 @@ func (p place) keys() []string {
 	return []string{p.key}
 }
 
-func scanParked(rows *sql.Rows) (m parkedMessage, err error) {
+// scanParked reads a row of parkedColumns and of the columns for more.
+func scanParked(rows *sql.Rows, more ...any) (m parkedMessage, err error) {
 	var id, digest, metadata, payload sql.RawBytes
 	var stamp, next sql.NullInt64
 	var parked int64
-	err = rows.Scan(&m.Seq, &m.Consumer, &id, &digest, &m.Topic, &m.Key, &stamp, &metadata, &payload,
-		&m.State, &m.Attempts, &parked, &next, &m.LastError, &m.Reason, &m.consumer, &m.ordered, &m.claimed, &m.forced)
+	err = rows.Scan(append([]any{&m.Seq, &m.Consumer, &id, &digest, &m.Topic, &m.Key, &stamp, &metadata, &payload,
+		&m.State, &m.Attempts, &parked, &next, &m.LastError, &m.Reason, &m.consumer, &m.ordered, &m.claimed, &m.forced}, more...)...)
 	if err != nil {
 		return m, err
 	}
@@ -147,7 +148,7 @@ func (s *Store) take(ctx context.Context, tx *sql.Tx, c *inbox.Claim, at place, 
 	}
 	var found []parkedMessage
 	if err == nil {
-		found, err = collect(ctx, s.c, tx, scanParked, `SELECT `+parkedColumns+` FROM {inbox_parked} p JOIN {inbox_consumers} n ON n.id = p.consumer
+		found, err = collect(ctx, s.c, tx, func(rows *sql.Rows) (parkedMessage, error) { return scanParked(rows) }, `SELECT `+parkedColumns+` FROM {inbox_parked} p JOIN {inbox_consumers} n ON n.id = p.consumer
 			WHERE p.seq = ? AND p.state = 'retrying' AND p.next_attempt_at <= {now} AND `+isFirst, seq)
 	}
 	switch {

@@ -24,12 +24,9 @@ const delivered = `NOT EXISTS (SELECT 1 FROM {outbox_deferred} d WHERE d.id = e.
 const Delivered = delivered + `
 		AND NOT EXISTS (SELECT 1 FROM {outbox_attempts} a WHERE a.event_id = e.id AND a.outcome = 'replayed' AND a.at >= ?)`
 
-// Place implements [outbox.OperatorStore] by a binary search over IDs. Times of creation ascend
-// with IDs, so the search needs no index on times.
-func (s *Store) Place(ctx context.Context, at time.Time) (after int64, err error) {
-	if at.IsZero() {
-		return 0, nil
-	}
+// writtenBefore returns the last place in the log of an event that was written before at, by a binary
+// search over IDs. Times of creation ascend with IDs, so the search needs no index on times.
+func (s *Store) writtenBefore(ctx context.Context, at time.Time) (last int64, err error) {
 	var low, high int64
 	err = s.c.One(ctx, s.c.DB, []any{&low, &high}, `
 		SELECT COALESCE((SELECT MIN(id) FROM {outbox_events}), 1) - 1, COALESCE((SELECT MAX(id) FROM {outbox_events}), 0)`) // each by one look into the index
@@ -46,6 +43,15 @@ func (s *Store) Place(ctx context.Context, at time.Time) (after int64, err error
 			high = middle
 		}
 	}
+	return low, err
+}
+
+// Place implements [outbox.OperatorStore].
+func (s *Store) Place(ctx context.Context, at time.Time) (after int64, err error) {
+	if at.IsZero() {
+		return 0, nil
+	}
+	low, err := s.writtenBefore(ctx, at)
 	var deferred sql.NullInt64
 	if err == nil { // stamps of deferred events are later than their neighbours' stamps
 		err = s.c.One(ctx, s.c.DB, []any{&deferred}, `SELECT MIN(e.id) FROM (SELECT id FROM {outbox_events} WHERE due_at >= ?) e`, at.UnixMicro())
