@@ -245,7 +245,7 @@ func (x *explainer) facts(out io.Writer, one *sight) {
 			line("header "+name, value)
 		}
 		if e.Payload != nil {
-			line("payload", *e.Payload)
+			fmt.Fprintf(out, "  %-15s %s\n", "payload", plain(*e.Payload))
 		}
 	}
 	for i := range one.Inbox {
