@@ -55,7 +55,7 @@ type Database struct {
 	Name string
 	// Pool reaches a PostgreSQL database. Either Pool or SQLite is set.
 	Pool *pgxpool.Pool
-	// SQLite is a database that store/sqlite has opened.
+	// SQLite is a database of sqlite.OpenReadOnly or sqlite.Open.
 	SQLite *sql.DB
 	// Schema and Prefix are as in the configuration of the store. Schema is for PostgreSQL only.
 	Schema, Prefix string

@@ -106,7 +106,7 @@ func (r *run) open(ctx context.Context, d *Database, servers *[]*server) (*table
 		if err := d.SQLite.PingContext(ctx); err != nil {
 			return nil, err
 		}
-		t.store, err = sqlite.New(d.SQLite, sqlite.Config{Prefix: d.Prefix})
+		t.store, err = sqlite.New(d.SQLite, sqlite.Config{Prefix: d.Prefix, Unguarded: true}) // which reads only
 		return t, err
 	}
 	s, err := readServer(ctx, d)
@@ -158,7 +158,7 @@ func (r *run) tables(ctx context.Context, t *tables) {
 	r.pauses(ctx, t)
 }
 
-const migrate = "boxpair migrate, or Migrate of the store"
+const migrate = "boxpair migrate up, or Migrate of the store"
 
 func (r *run) schema(ctx context.Context, t *tables) {
 	switch err := t.store.CheckSchema(ctx); {
@@ -209,10 +209,10 @@ func (r *run) queue(ctx context.Context, t *tables) {
 			"look into the log and the /readyz of the relays; shards are taken over within a lease, 10 seconds")
 	}
 	if st.OldestPending > r.cfg.EventAge {
-		r.add(Waiting, Stalls, t.Name, fmt.Sprintf("the oldest event waits for %v", st.OldestPending.Round(time.Second)), "boxpair status -outbox URL")
+		r.add(Waiting, Stalls, t.Name, fmt.Sprintf("the oldest event waits for %v", st.OldestPending.Round(time.Second)), "boxpair status --outbox URL")
 	}
 	if st.Dead > 0 {
-		r.add(DeadLetters, Stalls, t.Name, fmt.Sprintf("%d dead events wait for an operator", st.Dead), "boxpair deadletters list -outbox URL; then redrive or discard")
+		r.add(DeadLetters, Stalls, t.Name, fmt.Sprintf("%d dead events wait for an operator", st.Dead), "boxpair dead list --outbox URL; then redrive or discard")
 	}
 }
 
@@ -224,7 +224,7 @@ func (r *run) routes(ctx context.Context, t *tables) {
 	for i := range list {
 		if route := &list[i]; route.State != outbox.RoutePaused { // Pauses tells
 			r.add(Routes, Stalls, t.Name, fmt.Sprintf("relay %s cannot send to topic %q for %v: %s", route.Relay, route.Topic, route.For.Round(time.Second), route.LastError),
-				"declare the queue or bind it, or bring the broker back; drop a topic that nobody needs: boxpair relay -drop-unroutable TOPIC")
+				"declare the queue or bind it, or bring the broker back; drop a topic that nobody needs: boxpair relay --drop-unroutable TOPIC")
 		}
 	}
 }
@@ -236,12 +236,12 @@ func (r *run) pauses(ctx context.Context, t *tables) {
 	}
 	for i := range list {
 		p := &list[i]
-		side := "-outbox"
+		side := "--outbox"
 		if p.Kind == control.Consumer {
-			side = "-inbox"
+			side = "--inbox"
 		}
 		r.add(Pauses, Stalls, t.Name, fmt.Sprintf("%v (since %s)", p, p.Since.UTC().Format(time.DateTime)),
-			fmt.Sprintf("boxpair resume %s URL -%s %s", side, p.Kind, shell(p.Name)))
+			fmt.Sprintf("boxpair resume %s URL --%s %s", side, p.Kind, shell(p.Name)))
 	}
 }
 
@@ -306,14 +306,14 @@ func (r *run) consumer(ctx context.Context, t *tables, c *consumer) {
 	}
 	if n := st.Dead + st.TooOld + st.Altered; n > 0 {
 		r.add(DeadLetters, Stalls, subject, fmt.Sprintf("%d messages wait for an operator: %d dead, %d too old, %d altered", n, st.Dead, st.TooOld, st.Altered),
-			"boxpair deadletters list -inbox URL -consumer "+shell(c.name)+"; then redrive or discard")
+			"boxpair dead list --inbox URL --consumer "+shell(c.name)+"; then redrive or discard")
 	}
 	if st.OldestParked > r.cfg.MessageAge {
-		r.add(Waiting, Stalls, subject, fmt.Sprintf("the oldest message is retried, or waits behind one, for %v", st.OldestParked.Round(time.Second)), "boxpair status -inbox URL -consumer "+shell(c.name))
+		r.add(Waiting, Stalls, subject, fmt.Sprintf("the oldest message is retried, or waits behind one, for %v", st.OldestParked.Round(time.Second)), "boxpair status --inbox URL --consumer "+shell(c.name))
 	}
 	if e := &st.Effects; e.Uncertain+e.Dead > 0 {
 		r.add(Effects, Stalls, subject, fmt.Sprintf("%d effects wait for an operator: %d uncertain, %d dead", e.Uncertain+e.Dead, e.Uncertain, e.Dead),
-			"boxpair effects list -inbox URL -consumer "+shell(c.name))
+			"boxpair effects list --inbox URL --consumer "+shell(c.name))
 	}
 	if st.Horizon > c.window {
 		r.add(Window, Loses, subject, fmt.Sprintf("its window is %v, and messages said that they may be sent again for %v: late copies are set aside as too old", c.window, st.Horizon),

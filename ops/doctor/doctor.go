@@ -58,7 +58,7 @@ func Run(ctx context.Context, cfg Config) ([]Finding, error) {
 	r := &run{cfg: cfg}
 	r.databases(ctx)
 	if cfg.Management.URL == "" {
-		r.add(Reach, NotChecked, "RabbitMQ", "no management API is given", "rabbitmq-plugins enable rabbitmq_management, and give its URL")
+		r.add(Reach, NotChecked, "RabbitMQ", "no management API is given", "rabbitmq-plugins enable rabbitmq_management, and give its URL: boxpair doctor --management URL")
 	} else {
 		r.rabbitMQ(ctx)
 	}
@@ -92,7 +92,7 @@ func (r *run) failed(check Check, subject string, err error) {
 	case is && pgErr.Code == "42501":
 		remedy = "grant the role what the error names, or the section \"role: monitor\" of migrations/grants/postgres.sql"
 	case is && slices.Contains([]string{"42P01", "42703", "3F000"}, pgErr.Code):
-		remedy = "apply the missing migrations: boxpair migrate"
+		remedy = "apply the missing migrations: boxpair migrate up"
 	case is:
 		problem = fmt.Sprintf("%s (SQLSTATE %s)", pgErr.Message, pgErr.Code)
 	case errors.Is(err, management.ErrDenied):

@@ -147,6 +147,16 @@ func has(found []doctor.Finding, check doctor.Check, severity doctor.Severity, t
 	})
 }
 
+// healthy fails if the doctor finds anything about databases. RabbitMQ is not given.
+func healthy(t *testing.T, cfg doctor.Config) {
+	t.Helper()
+	found := examine(t, cfg)
+	want(t, found, doctor.Reach, doctor.NotChecked, "RabbitMQ", "rabbitmq-plugins enable rabbitmq_management")
+	if len(found) != 1 {
+		t.Errorf("healthy, and found:\n%s", lines(found))
+	}
+}
+
 // none fails if one of the checks has found something.
 func none(t *testing.T, found []doctor.Finding, checks ...doctor.Check) {
 	t.Helper()

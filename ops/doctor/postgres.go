@@ -103,7 +103,7 @@ func (r *run) indexes(ctx context.Context, t *tables) {
 		r.failed(InvalidIndex, t.Name, err)
 	}
 	for _, name := range list {
-		r.add(InvalidIndex, Stalls, t.Name, "the index "+name+" is invalid: writers maintain it, and no read uses it", "REINDEX INDEX CONCURRENTLY "+name+"; or boxpair migrate, if a migration was interrupted")
+		r.add(InvalidIndex, Stalls, t.Name, "the index "+name+" is invalid: writers maintain it, and no read uses it", "REINDEX INDEX CONCURRENTLY "+name+"; or boxpair migrate up, if a migration was interrupted")
 	}
 }
 

@@ -64,8 +64,8 @@ func TestTroubleOfAnOutboxIsFound(t *testing.T) {
 	want(t, found, doctor.Relays, doctor.Stalls, "no relay owns 4 of 64 shards")
 	want(t, found, doctor.ExpiredLease, doctor.Stalls, "relay relay-1", "3 shards")
 	want(t, found, doctor.Routes, doctor.Stalls, `"order.placed"`, "312 NO_ROUTE")
-	want(t, found, doctor.Pauses, doctor.Stalls, "by ann: wrong prices", "boxpair resume -outbox URL -topic 'order.#'")
-	want(t, found, doctor.Pauses, doctor.Stalls, "boxpair resume -inbox URL -consumer 'stock/reserve'")
+	want(t, found, doctor.Pauses, doctor.Stalls, "by ann: wrong prices", "boxpair resume --outbox URL --topic 'order.#'")
+	want(t, found, doctor.Pauses, doctor.Stalls, "boxpair resume --inbox URL --consumer 'stock/reserve'")
 }
 
 func TestTroubleOfAnInboxIsFound(t *testing.T) {
@@ -96,7 +96,7 @@ func TestTroubleOfAnInboxIsFound(t *testing.T) {
 	found := r.examine()
 	const subject = "shop: consumer stock/reserve"
 	want(t, found, doctor.IdleConsumer, doctor.Stalls, subject, "3h0m")
-	want(t, found, doctor.DeadLetters, doctor.Stalls, subject, "3 messages", "1 dead, 1 too old, 1 altered", "-consumer 'stock/reserve'")
+	want(t, found, doctor.DeadLetters, doctor.Stalls, subject, "3 messages", "1 dead, 1 too old, 1 altered", "--consumer 'stock/reserve'")
 	want(t, found, doctor.Waiting, doctor.Stalls, subject, "5h0m")
 	want(t, found, doctor.Effects, doctor.Stalls, subject, "1 uncertain, 0 dead")
 	want(t, found, doctor.Window, doctor.Loses, subject, "messages said that they may be sent again for 48h")
