@@ -175,11 +175,13 @@ func TestSettingsOfADatabaseAndOfItsRolesAreFound(t *testing.T) {
 		}
 	})
 	r.exec(`ALTER ROLE ` + role + ` SET synchronous_commit = off`)
-	none(t, r.examine(), doctor.Isolation)
+	r.exec(`ALTER ROLE ` + role + ` SET default_transaction_read_only = on`)
+	none(t, r.examine(), doctor.Isolation, doctor.ReadOnly) // the role cannot use the tables
 	r.exec(`GRANT USAGE ON SCHEMA boxpair TO ` + role)
 	r.exec(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = %L', current_database(), 'repeatable read'); END $$`)
 	found := r.examine()
 	want(t, found, doctor.Durability, doctor.Loses, "synchronous_commit is off by ALTER ROLE "+role, "ALTER ROLE "+role+" RESET synchronous_commit")
+	want(t, found, doctor.ReadOnly, doctor.Stalls, "ALTER ROLE "+role+" RESET default_transaction_read_only")
 	want(t, found, doctor.Isolation, doctor.Advice, "repeatable read by ALTER DATABASE", "RESET default_transaction_isolation")
 }
 

@@ -223,4 +223,22 @@ ORDER BY n.topic`,
 		New:    `!tx.conn.pooledIdle && l.idle > 0`,
 		Test:   Test{"store/mysql", "TestLimitOfAnIdleTransactionEndsWithIt"},
 	},
+	{
+		Name: "hidden-sessions-pass", Guarantee: "G7",
+		Broken: "Old transactions that the role of the doctor may not see count as none.",
+		File:   "ops/doctor/snapshots.go",
+		Old: `	if unseen > 0 {
+		r.add(OldTransaction,`,
+		New: `	if unseen < 0 {
+		r.add(OldTransaction,`,
+		Test: Test{"ops/doctor", "TestWhatARoleMayNotSeeIsNotChecked"},
+	},
+	{
+		Name: "short-windows-pass", Guarantee: "G8",
+		Broken: "The doctor does not see that a consumer forgets sooner than events may be sent again.",
+		File:   "ops/doctor/databases.go",
+		Old:    `					if h.resend <= c.window {`,
+		New:    `					if h.resend >= c.window {`,
+		Test:   Test{"ops/doctor", "TestTroubleOfAnInboxIsFound"},
+	},
 }
