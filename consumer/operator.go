@@ -59,13 +59,15 @@ func unsearchable(store any) error {
 }
 
 // Redrive makes messages that f selects due again, without counted attempts, and returns their
-// dispatch IDs. Redrive takes dead and too old messages, altered messages with Filter.Force, and
-// retrying messages named by IDs or States. A filter without IDs and States, and without Force,
+// dispatch IDs. Redrive takes dead and too old messages, altered messages with Filter.Force,
+// retrying messages named by IDs or States, and discarded messages if States names
+// [inbox.Discarded], which undoes the discard. A filter without IDs and States, and without Force,
 // takes dead messages only: a message that is too old may have been applied before the consumer
-// forgot its dispatch ID. To redrive more than f.Limit messages, call Redrive until no dispatch ID
-// is returned. The consumer's Run handles the messages, in any process. A redriven message comes
-// after later messages of its key that were applied meanwhile. The reason, required and at most 1
-// KiB, is kept in the history of each message ([Inbox.Attempts]).
+// forgot its dispatch ID. A discarded message that was altered before is set aside as altered again
+// when it runs, unless Filter.Force is set. To redrive more than f.Limit messages, call Redrive until
+// no dispatch ID is returned. The consumer's Run handles the messages, in any process. A redriven
+// message comes after later messages of its key that were applied meanwhile. The reason, required
+// and at most 1 KiB, is kept in the history of each message ([Inbox.Attempts]).
 func (i *Inbox[TX]) Redrive(ctx context.Context, f inbox.Filter, reason string) ([]uuid.UUID, error) {
 	if err := field.Reason(reason); err != nil {
 		return nil, fmt.Errorf("redrive: %w", err)

@@ -61,12 +61,17 @@ func (o *Outbox[TX]) Deliveries(ctx context.Context, id uuid.UUID) ([]outbox.Del
 	return o.store.Deliveries(ctx, id)
 }
 
-// Redrive sends the dead events selected by f again, from their first attempt on, and returns their
-// dispatch IDs. To redrive more than f.Limit events, call Redrive until the result is empty. Unless
-// f.Force, events whose re-send horizon ([Config].ResendFor) is over stay dead; the error then
-// wraps [ErrBeyondHorizon], and the other events are redriven all the same. A redriven event comes
-// after later events of its key that were delivered meanwhile. The reason, required and at most 1
-// KiB, is kept in the attempts of each event ([Outbox.Attempts]).
+// Redrive sends events selected by f again, from their first attempt on, and returns their dispatch
+// IDs. Redrive takes dead events, retrying events named by IDs or States, which are then due at once
+// instead of after their backoff, and discarded events if States names [outbox.Discarded], which
+// undoes the discard. A filter without IDs and States takes dead events only. To redrive more than
+// f.Limit events, call Redrive until the result is empty. Unless f.Force, dead and discarded events
+// whose re-send horizon ([Config].ResendFor) is over stay as they are; the error then wraps
+// [ErrBeyondHorizon], and the other events are redriven all the same. A redriven event comes after
+// later events of its key that were delivered meanwhile. A discarded event that was being sent when
+// it was discarded may have been delivered; the inbox recognizes the copy. If a retrying event is
+// just being sent and fails, that attempt is not counted. The reason, required and at most 1 KiB, is
+// kept in the attempts of each event ([Outbox.Attempts]).
 func (o *Outbox[TX]) Redrive(ctx context.Context, f outbox.Filter, reason string) ([]uuid.UUID, error) {
 	if err := checkReason(reason); err != nil {
 		return nil, fmt.Errorf("redrive: %w", err)
@@ -78,7 +83,7 @@ func (o *Outbox[TX]) Redrive(ctx context.Context, f outbox.Filter, reason string
 	}
 	o.Committed()
 	if err == nil && refused > 0 {
-		err = fmt.Errorf("redrive: %d dead events stay dead: %w", refused, ErrBeyondHorizon)
+		err = fmt.Errorf("redrive: %d events stay dead or discarded: %w", refused, ErrBeyondHorizon)
 	}
 	return ids, err
 }

@@ -23,7 +23,8 @@ const (
 	TooOldState State = "too_old"
 	// AlteredState messages have a dispatch ID that was claimed with other content.
 	AlteredState State = "altered"
-	// Discarded messages were given up by an operator, and are kept with the reason.
+	// Discarded messages were given up by an operator, and are kept with the reason. RedriveMessages
+	// undoes the discard.
 	Discarded State = "discarded"
 )
 
@@ -87,7 +88,7 @@ type Filter struct {
 	After int64
 	// Limit bounds the number of returned or changed messages. Defaults to 100.
 	Limit int
-	// Force lets altered messages be redriven.
+	// Force lets altered messages be redriven, also those that were discarded.
 	Force bool
 }
 
@@ -125,10 +126,15 @@ type ParkedStore[TX any] interface {
 	// ListParkedMessages reads parked messages by ascending Seq.
 	ListParkedMessages(ctx context.Context, f Filter) ([]Parked, error)
 	// RedriveMessages makes dead, too old and, with Force, altered messages that f selects retrying
-	// and due, with no attempts and no starts counted, and returns their dispatch IDs. A too old
-	// message claims its dispatch ID when it runs, and the ID is remembered from then on; if a copy
-	// has claimed the ID meanwhile, the message is removed without running. An altered message runs
-	// without a claim. The reason is kept in the history of each message.
+	// and due, with no attempts and no starts counted, and returns their dispatch IDs. It takes
+	// retrying messages too if f has IDs or f.States names them, and discarded messages if f.States
+	// names them; the reason of their discard stays in their history only. A concurrent
+	// [WindowStore.ForgetDiscarded] either removes a discarded message or leaves it as it is. Behind
+	// an earlier live message of its key, a redriven message follows. A too old message claims its
+	// dispatch ID when it runs, and the ID is remembered from then on; if a copy has claimed the ID
+	// meanwhile, the message is removed without running. An altered message runs without a claim. A
+	// message that was altered before it was discarded runs only with Force, and is set aside as
+	// altered again otherwise. The reason is kept in the history of each message.
 	RedriveMessages(ctx context.Context, f Filter, reason string) ([]uuid.UUID, error)
 	// DiscardMessages gives up parked messages that f selects, keeps reason with the messages and
 	// in their history, keeps their claims, and returns their dispatch IDs. A follower that has

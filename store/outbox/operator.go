@@ -44,7 +44,8 @@ const (
 	Following State = "following"
 	// Dead events have used up their attempts and wait for an operator.
 	Dead State = "dead"
-	// Discarded events were given up by an operator, and are kept with the reason.
+	// Discarded events were given up by an operator, and are kept with the reason. Redrive undoes the
+	// discard.
 	Discarded State = "discarded"
 	// Cancelled events were deferred and given up before they were due. They are kept like
 	// discarded events.
@@ -65,7 +66,7 @@ type Filter struct {
 	After int64
 	// Limit bounds the number of returned or changed events. Defaults to 100.
 	Limit int
-	// Force redrives events even after their ResendUntil.
+	// Force redrives dead and discarded events even after their ResendUntil.
 	Force bool
 }
 
@@ -148,8 +149,12 @@ type OperatorStore interface {
 	// Deliveries reads when an event was delivered, oldest first, as far as receipts are retained.
 	Deliveries(ctx context.Context, id uuid.UUID) ([]Delivery, error)
 	// Redrive makes dead events that f selects retrying and due, with no attempts counted, keeps
-	// reason in their attempts, and returns their dispatch IDs. Without f.Force, events after their
-	// ResendUntil stay dead, do not count towards f.Limit, and are counted in refused.
+	// reason in their attempts, and returns their dispatch IDs. Redrive takes retrying events too if
+	// f has IDs or f.States names them, and discarded events if f.States names them; the reason of
+	// their discard stays in their attempts only. A concurrent [JanitorStore.RemoveDiscarded] either
+	// removes a discarded event as a whole, or leaves it as a whole. Without f.Force, dead and
+	// discarded events after their ResendUntil do not change, do not count towards f.Limit, and are
+	// counted in refused. If a retrying event is being sent and fails, the failure changes nothing.
 	Redrive(ctx context.Context, f Filter, reason string) (ids []uuid.UUID, refused int, err error)
 	// Discard gives up parked events that f selects, keeps reason with them and in their attempts,
 	// and returns their dispatch IDs. The next live event of their keys becomes retrying and due.

@@ -56,7 +56,8 @@ func (s *Store) ListParkedMessages(ctx context.Context, f inbox.Filter) ([]inbox
 
 // redriveMessages makes the first live message of each key run, and the remaining messages follow.
 // If all messages were due, each poll would skip the followers again, once for every handled
-// message.
+// message. A discarded message without a claim may have been altered: without force, its run
+// compares it with the claim, and sets it aside again.
 var redriveMessages = statement(`
 WITH chosen AS MATERIALIZED (
     SELECT id, consumer, key, ordered FROM {{inbox_parked}} WHERE id = ANY ($1::bigint[]) AND state = ANY ($2::text[]) ORDER BY id FOR UPDATE
@@ -70,7 +71,8 @@ WITH chosen AS MATERIALIZED (
     UPDATE {{inbox_parked}} p
     SET state = CASE WHEN h.id < p.id THEN 'following' ELSE 'retrying' END,
         next_attempt_at = CASE WHEN h.id < p.id THEN NULL ELSE clock_timestamp() END,
-        attempts = 0, forced = p.forced OR p.state = 'altered'
+        attempts = 0, reason = NULL, discarded_at = NULL,
+        forced = p.forced OR p.state = 'altered' OR p.state = 'discarded' AND NOT p.claimed AND $4::boolean
     FROM chosen c LEFT JOIN heads h ON c.ordered AND h.consumer = c.consumer AND h.key = c.key
     WHERE p.id = c.id
     RETURNING p.id, p.consumer, p.dispatch_id
@@ -91,8 +93,11 @@ func (s *Store) RedriveMessages(ctx context.Context, f inbox.Filter, reason stri
 	if len(f.States)+len(f.IDs) > 0 { // without a filter, messages that are retried anyway are left alone
 		allowed = append(allowed, inbox.Retrying)
 	}
+	if slices.Contains(f.States, inbox.Discarded) {
+		allowed = append(allowed, inbox.Discarded)
+	}
 	return s.changeMessages(ctx, "redrive", &f, allowed, func(b *pgx.Batch, seqs []int64, states []string) *pgx.QueuedQuery {
-		return b.Queue(s.sql[redriveMessages], seqs, states, storable(reason))
+		return b.Queue(s.sql[redriveMessages], seqs, states, storable(reason), f.Force)
 	})
 }
 

@@ -105,12 +105,13 @@ WITH chosen AS MATERIALIZED (
     ORDER BY p.id LIMIT $6
 )` + lockThem
 
-	// lockTimely selects only events that may still be sent again, unless forced.
+	// lockTimely selects only events that may still be sent again, unless forced. A retrying event is
+	// sent again anyway.
 	lockTimely = `
 WITH chosen AS MATERIALIZED (
     SELECT p.id, p.shard, p.key, p.state
     FROM {{outbox_parked}} p LEFT JOIN {{outbox_events}} e ON e.id = p.id
-    WHERE ` + selected + ` AND ($11 OR NOT ` + expired + `)
+    WHERE ` + selected + ` AND ($11 OR p.state = 'retrying' OR NOT ` + expired + `)
     ORDER BY p.id LIMIT $6
 )` + lockThem
 
@@ -132,26 +133,27 @@ const rewind = ` rewound AS (
 )
 SELECT e.dispatch_id FROM changed c JOIN {{outbox_events}} e ON e.id = c.id ORDER BY c.id`
 
-// redrive checks the state again: a second operator may have been faster.
+// redrive checks the state again: a second operator, or the janitor, may have been faster.
 var redrive = statement(lockTimely + `, changed AS (
-    UPDATE {{outbox_parked}} p SET state = 'retrying', attempts = 0, next_attempt_at = clock_timestamp()
+    UPDATE {{outbox_parked}} p SET state = 'retrying', attempts = 0, next_attempt_at = clock_timestamp(),
+        reason = NULL, discarded_at = NULL
     FROM chosen c JOIN locked l ON l.shard = c.shard
-    WHERE p.id = c.id AND p.state = 'dead'
+    WHERE p.id = c.id AND p.state = ANY ($2::text[])
     RETURNING p.shard, p.id
 ), noted AS (
     INSERT INTO {{outbox_attempts}} (event_id, outcome, error) SELECT id, 'redriven', $12::text FROM changed ORDER BY id
 ),` + rewind)
 
-// refusedDead counts the dead events that were skipped, up to a limit.
-var refusedDead = statement(`
+// refusedLate counts the events that were skipped, up to a limit.
+var refusedLate = statement(`
 SELECT count(*) FROM (
     SELECT FROM {{outbox_parked}} p JOIN {{outbox_events}} e ON e.id = p.id
-    WHERE ` + selected + ` AND ` + expired + ` LIMIT $6
+    WHERE ` + selected + ` AND p.state <> 'retrying' AND ` + expired + ` LIMIT $6
 ) p`)
 
 // Redrive implements [outbox.OperatorStore]. Refused events are counted up to 100,000.
 func (s *Store) Redrive(ctx context.Context, f outbox.Filter, reason string) (ids []uuid.UUID, refused int, err error) {
-	states := chosen(f, outbox.Dead)
+	states := chosen(f, redriven(f)...)
 	if len(states) == 0 {
 		return nil, 0, nil
 	}
@@ -160,10 +162,21 @@ func (s *Store) Redrive(ctx context.Context, f outbox.Filter, reason string) (id
 		return ids, 0, err
 	}
 	f.Limit = pendingLimit
-	if err := s.queryRow(ctx, refusedDead, filterArgs(f, states)...).Scan(&refused); err != nil {
+	if err := s.queryRow(ctx, refusedLate, filterArgs(f, states)...).Scan(&refused); err != nil {
 		return ids, 0, failed("count refused events", err)
 	}
 	return ids, refused, nil
+}
+
+// redriven returns the states of events that f redrives.
+func redriven(f outbox.Filter) []outbox.State {
+	switch {
+	case len(f.States) > 0:
+		return []outbox.State{outbox.Dead, outbox.Retrying, outbox.Discarded}
+	case len(f.IDs) > 0:
+		return []outbox.State{outbox.Dead, outbox.Retrying}
+	}
+	return []outbox.State{outbox.Dead}
 }
 
 // discard frees a key if the discarded event is the head, or the only dead event, for which the key

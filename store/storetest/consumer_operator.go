@@ -16,7 +16,10 @@ func messageOperatorTests[TX any]() []inboxTest[TX] {
 		{"filter selects parked messages", filterSelects[TX]},
 		{"dead message is redriven with nothing counted", redriveDead[TX]},
 		{"every redriven message keeps the reason in its history", redriveKeeps[TX]},
-		{"only dead, too old and forced altered messages are redriven", redriveOnly[TX]},
+		{"only dead, too old, forced altered and named messages are redriven", redriveOnly[TX]},
+		{"redriven message that was discarded runs in the order of its key, and keeps its history", redriveGivenUp[TX]},
+		{"redriven message that was altered before its discard runs only by force", redriveGivenUpAltered[TX]},
+		{"discarded message is forgotten or redriven, and never half", redriveOrForget[TX]},
 		{"redriven message that was too old is applied once and remembered", redriveTooOld[TX]},
 		{"redriven message whose copy was applied is removed without running", redriveApplied[TX]},
 		{"redriven message that turns out to be altered is set aside again", redriveTurnsAltered[TX]},
@@ -157,8 +160,8 @@ func redriveOnly[TX any](i *inboxRig[TX]) {
 	i.park(inbox.Parking{Message: gone, State: inbox.Dead}, inbox.Applied)
 	i.discard(inbox.Filter{IDs: []uuid.UUID{gone.ID}}, gone)
 
-	i.redrive(inbox.Filter{States: []inbox.State{inbox.Retrying, inbox.Discarded, inbox.AlteredState}}, waits)
-	i.redrive(inbox.Filter{IDs: []uuid.UUID{waits.ID}}, waits)
+	i.redrive(inbox.Filter{States: []inbox.State{inbox.Retrying, inbox.AlteredState}}, waits)
+	i.redrive(inbox.Filter{IDs: []uuid.UUID{waits.ID, gone.ID}}, waits)
 	i.redrive(inbox.Filter{IDs: []uuid.UUID{changed.ID}})
 	i.redrive(inbox.Filter{States: []inbox.State{inbox.TooOldState}}, tooOld)
 	i.redrive(inbox.Filter{Force: true}, dead, changed)

@@ -14,7 +14,10 @@ func operatorTests[TX any]() []outboxTest[TX] {
 		{fact: "parked events are listed by filter and in pages", run: listFilters[TX]},
 		{fact: "redriven event is due with no attempts counted", run: redriveDue[TX]},
 		{fact: "every redriven event keeps the reason in its attempts", run: redriveKeepsReason[TX]},
-		{fact: "redrive takes dead events only", run: redriveDeadOnly[TX]},
+		{fact: "redrive takes other than dead events only if they are named", run: redriveNamedOnly[TX]},
+		{fact: "retrying event that is redriven is due at once, and its failure in flight changes nothing", run: redriveRetrying[TX]},
+		{fact: "redriven event that was discarded is due at its place, and keeps its history", run: redriveDiscarded[TX]},
+		{fact: "discarded event is removed or redriven, and never half", run: redriveOrRemove[TX]},
 		{fact: "discarded event keeps the reason and frees its key", run: discardFrees[TX]},
 		{fact: "discarded follower leaves the head alone", run: discardFollower[TX]},
 		{fact: "discarded follower of a key on hold frees nothing", run: discardOnHold[TX]},
@@ -154,26 +157,50 @@ func redriveKeepsReason[TX any](o *outboxRig[TX]) {
 	}
 }
 
-func redriveDeadOnly[TX any](o *outboxRig[TX]) {
+func redriveNamedOnly[TX any](o *outboxRig[TX]) {
 	h := o.ownKey(5)
 	h.park(0, long)
 	h.follow(1)
 	h.parkDead(2)
 	h.parkDead(3)
 	h.discard(h.events[3])
-	for _, f := range []outbox.Filter{
-		{States: []outbox.State{outbox.Following, outbox.Retrying, outbox.Discarded}}, {Topic: "other"}, {After: h.events[2].Seq},
+	later := record("key", "cancelled")
+	later.DeliverAt = time.Now().Add(long)
+	o.write(later)
+	tx := o.begin()
+	_, err := o.Store.Cancel(o.ctx(), tx, []uuid.UUID{later.ID}, "not wanted any more")
+	o.ok(err)
+	o.commit(tx)
+	all := append(ids(h.events), later.ID)
+	for _, c := range []struct {
+		f    outbox.Filter
+		want []int
+	}{
+		{outbox.Filter{States: []outbox.State{outbox.Following, outbox.Cancelled}, IDs: all, Force: true}, nil},
+		{outbox.Filter{Topic: "other", States: []outbox.State{outbox.Discarded}}, nil},
+		{outbox.Filter{IDs: ids(h.events[3:4])}, nil},
+		{outbox.Filter{After: h.events[2].Seq}, nil},
+		{outbox.Filter{}, []int{2}},
+		{outbox.Filter{}, nil},
+		{outbox.Filter{IDs: ids(h.events[:2])}, []int{0}},
+		{outbox.Filter{States: []outbox.State{outbox.Retrying}}, []int{0, 2}},
+		{outbox.Filter{States: []outbox.State{outbox.Discarded}}, []int{3}},
+		{outbox.Filter{States: []outbox.State{outbox.Discarded}}, nil},
 	} {
-		got, _, err := o.Store.Redrive(o.ctx(), f, "reason")
+		got, refused, err := o.Store.Redrive(o.ctx(), c.f, "reason")
 		o.ok(err)
-		if len(got) != 0 {
-			o.Errorf("filter %+v redrove %v", f, got)
+		var want []uuid.UUID
+		for _, i := range c.want {
+			want = append(want, h.events[i].ID)
+		}
+		if !slices.Equal(got, want) || refused != 0 {
+			o.Errorf("filter %+v redrove %v and refused %d, want %v", c.f, got, refused, want)
 		}
 	}
-	got, _, err := o.Store.Redrive(o.ctx(), outbox.Filter{}, "reason")
+	list, err := o.Store.ListParked(o.ctx(), outbox.Filter{States: []outbox.State{outbox.Cancelled, outbox.Following}})
 	o.ok(err)
-	if !slices.Equal(got, ids(h.events[2:3])) {
-		o.Errorf("redriven are %v, want %v", got, ids(h.events[2:3]))
+	if len(list) != 2 {
+		o.Errorf("%d events are following or cancelled still, want 2", len(list))
 	}
 }
 

@@ -78,14 +78,14 @@ var parking = []Mutant{
 		File:   "store/postgres/inbox_operator.go",
 		Old:    `	if f.Force {`,
 		New:    `	if f.Force || f.Consumer == "" || true {`,
-		Test:   Test{"store/postgres", "TestConsumerContract/operator/only dead, too old and forced altered messages are redriven"},
+		Test:   Test{"store/postgres", "TestConsumerContract/operator/only dead, too old, forced altered and named messages are redriven"},
 	},
 	{
 		Name: "old-attempts-stay", Guarantee: "G5",
 		Broken: "A redriven message keeps its attempts, and is dead at its first failure.",
 		File:   "store/postgres/inbox_operator.go",
-		Old:    `attempts = 0, forced = p.forced OR`,
-		New:    `forced = p.forced OR`,
+		Old:    `attempts = 0, reason = NULL`,
+		New:    `reason = NULL`,
 		Test:   Test{"store/postgres", "TestConsumerContract/operator/dead message is redriven with nothing counted"},
 	},
 	{

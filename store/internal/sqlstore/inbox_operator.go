@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"slices"
 
 	"github.com/google/uuid"
 
@@ -89,12 +90,15 @@ func (s *Store) chosenMessages(ctx context.Context, tx *sql.Tx, w *where, limit 
 func (s *Store) RedriveMessages(ctx context.Context, f inbox.Filter, reason string) ([]uuid.UUID, error) {
 	w := selectsMessages(f)
 	// A filter without states and IDs skips retrying messages, which are tried again anyway.
-	w.add("(p.state IN ('dead', 'too_old') OR p.state = 'altered' AND ? OR p.state = 'retrying' AND ?)", f.Force, len(f.States)+len(f.IDs) > 0)
+	w.add("(p.state IN ('dead', 'too_old') OR p.state = 'altered' AND ? OR p.state = 'retrying' AND ? OR p.state = 'discarded' AND ?)",
+		f.Force, len(f.States)+len(f.IDs) > 0, slices.Contains(f.States, inbox.Discarded))
 	ids, err := s.settle(ctx, w, f.Limit, func(ctx context.Context, tx *sql.Tx, c messageChoice) error {
 		// forced is set first: MySQL assigns from left to right, and later assignments see the new
-		// state.
-		_, err := s.c.Exec(ctx, tx, `UPDATE {inbox_parked} SET forced = (forced = 1 OR state = 'altered'), state = 'retrying', attempts = 0,
-			next_attempt_at = {now} WHERE seq = ?`, c.seq)
+		// state. A discarded message without a claim may have been altered: without f.Force, its run
+		// compares it with the claim, and sets it aside again.
+		_, err := s.c.Exec(ctx, tx, `UPDATE {inbox_parked}
+			SET forced = (forced = 1 OR state = 'altered' OR state = 'discarded' AND claimed = 0 AND ?), state = 'retrying', attempts = 0,
+				next_attempt_at = {now}, reason = '', discarded_at = NULL WHERE seq = ?`, f.Force, c.seq)
 		if err == nil {
 			err = s.followFirst(ctx, tx, c)
 		}

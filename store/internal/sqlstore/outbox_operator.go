@@ -90,8 +90,9 @@ func seqs(list []choice) (seqs []int64, ids []uuid.UUID) {
 	return seqs, ids
 }
 
-// choose selects parked events, locks the rows of their shards, and returns the events that w still
-// selects under the locks. No other transaction can change them before the end of tx.
+// choose selects parked events, locks the rows of their shards and then their own rows, and returns
+// the events that w still selects under the locks. No other transaction can change them before the
+// end of tx: a relay locks the row of the shard, and the janitor the rows of events.
 func (s *Store) choose(ctx context.Context, tx *sql.Tx, w *where, limit int) ([]choice, error) {
 	found, err := s.chosen(ctx, tx, w, limitOf(limit))
 	if err != nil || len(found) == 0 || !s.c.d.RowLocks {
@@ -106,6 +107,10 @@ func (s *Store) choose(ctx context.Context, tx *sql.Tx, w *where, limit int) ([]
 		return nil, err
 	}
 	places, _ := seqs(found)
+	_, err = s.c.IDs(ctx, tx, `SELECT id FROM {outbox_parked} {by PRIMARY} WHERE id IN ? ORDER BY id {lock}`, places)
+	if err != nil {
+		return nil, err
+	}
 	return s.chosen(ctx, tx, w.with("p.id IN ?", places), len(places))
 }
 
@@ -136,15 +141,17 @@ const expired = `COALESCE(e.resend_seconds > 0 AND ` + StampOf + ` + e.resend_se
 func (s *Store) Redrive(ctx context.Context, f outbox.Filter, reason string) (ids []uuid.UUID, refused int, err error) {
 	err = s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		ids, refused = nil, 0
-		w := selects(f).with("p.state = 'dead'")
+		// Without States and IDs, only dead events are redriven, and without States no discarded event.
+		w := selects(f).with("(p.state = 'dead' OR p.state = 'retrying' AND ? OR p.state = 'discarded' AND ?)",
+			len(f.States)+len(f.IDs) > 0, slices.Contains(f.States, outbox.Discarded))
 		if !f.Force {
-			late := w.with(expired)
+			late := w.with("p.state <> 'retrying' AND " + expired)
 			err := s.c.One(ctx, tx, []any{&refused}, `SELECT COUNT(*) FROM {outbox_parked} p LEFT JOIN {outbox_events} e ON e.id = p.id
 				WHERE `+late.String(), late.args...)
 			if err != nil {
 				return err
 			}
-			w = w.with("NOT " + expired)
+			w = w.with("(p.state = 'retrying' OR NOT " + expired + ")")
 		}
 		chosen, err := s.choose(ctx, tx, w, f.Limit)
 		if err != nil || len(chosen) == 0 {
@@ -152,7 +159,8 @@ func (s *Store) Redrive(ctx context.Context, f outbox.Filter, reason string) (id
 		}
 		var places []int64
 		places, ids = seqs(chosen)
-		_, err = s.c.Exec(ctx, tx, `UPDATE {outbox_parked} SET state = 'retrying', attempts = 0, next_attempt_at = {now} WHERE id IN ?`, places)
+		_, err = s.c.Exec(ctx, tx, `UPDATE {outbox_parked}
+			SET state = 'retrying', attempts = 0, next_attempt_at = {now}, reason = '', discarded_at = NULL WHERE id IN ?`, places)
 		if err != nil {
 			return err
 		}

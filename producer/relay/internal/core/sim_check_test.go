@@ -186,11 +186,9 @@ func (s *simulation) check() {
 	for key, numbers := range firsts {
 		highest := int64(0)
 		for _, n := range numbers {
-			// What was discarded has left its place, and may arrive from a relay that is stopped
-			// since it sent it.
-			p := s.store.Parked[s.events[n].seq]
-			discarded := p != nil && p.State == outbox.Discarded
-			if n < highest && !everDead[n] && !discarded {
+			// What was discarded has left its place. It may arrive from a relay that is stopped since
+			// it sent it, or after an operator has undone the discard.
+			if n < highest && !everDead[n] && !s.discarded[n] {
 				s.fail("key %s: %d arrived behind %d", key, n, highest)
 			}
 			highest = max(highest, n)
@@ -202,7 +200,7 @@ func (s *simulation) check() {
 		}
 	}
 	for _, r := range s.replays {
-		kept := slices.DeleteFunc(slices.Clone(r.numbers), func(n int64) bool { return everDead[n] || s.store.Parked[s.events[n].seq] != nil })
+		kept := slices.DeleteFunc(slices.Clone(r.numbers), func(n int64) bool { return everDead[n] || s.discarded[n] || s.store.Parked[s.events[n].seq] != nil })
 		if !s.inOrder(kept, r.from) {
 			s.fail("%v were replayed at once, and %v arrived since", kept, s.arrivals[r.from:])
 		}
@@ -280,8 +278,10 @@ func (s *simulation) operate() {
 		case s.replay(n):
 		case p != nil && p.State == outbox.Dead && !s.chance(4):
 			s.store.Redrive(seq)
+		case p != nil && p.State == outbox.Discarded && s.chance(3), p != nil && p.State == outbox.Retrying && s.chance(16):
+			s.store.Redrive(seq)
 		case p != nil && p.State != outbox.Discarded && p.State != outbox.Cancelled && s.chance(8):
-			s.store.Discard(seq)
+			s.discarded[n] = s.store.Discard(seq)
 		default:
 			continue
 		}

@@ -52,6 +52,7 @@ type simulation struct {
 	replays   []simReplay
 	deferred  map[int64]bool // ever, and so free of the order of its key
 	cancelled map[int64]bool
+	discarded map[int64]bool // ever
 	down      bool
 	refusing  map[string]bool          // routes
 	paused    map[string]time.Duration // routes that an operator has paused, and since when
@@ -78,7 +79,7 @@ func newSimulation(t testing.TB, seed uint64) *simulation {
 		t: t, seed: seed, rnd: rand.New(rand.NewPCG(seed, 42)), events: make(map[int64]simEvent),
 		locked: make(map[string]*memstore.Tx), paused: make(map[string]time.Duration), refusals: make(map[int64]int),
 		bad: make(map[int64]transport.Outcome), breaking: make(map[int64]bool), refusing: make(map[string]bool),
-		replayed: make(map[int64]int), deferred: make(map[int64]bool), cancelled: make(map[int64]bool),
+		replayed: make(map[int64]int), deferred: make(map[int64]bool), cancelled: make(map[int64]bool), discarded: make(map[int64]bool),
 	}
 	s.store = memstore.New(func() time.Duration { return s.now })
 	s.store.Database = "timeline 0"

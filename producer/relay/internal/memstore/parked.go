@@ -251,12 +251,12 @@ func (f *Store) Sent(_ context.Context, relay string, lease outbox.Lease, seqs [
 	})
 }
 
-// Redrive makes a dead event due again, as an operator does.
+// Redrive makes a dead, retrying or discarded event due again, as an operator does.
 func (f *Store) Redrive(seq int64) bool {
 	f.Mu.Lock()
 	defer f.Mu.Unlock()
 	p := f.Parked[seq]
-	if p == nil || p.State != outbox.Dead {
+	if p == nil || p.State != outbox.Dead && p.State != outbox.Retrying && p.State != outbox.Discarded {
 		return false
 	}
 	p.State, p.Attempts, p.Due = outbox.Retrying, 0, f.Clock()
