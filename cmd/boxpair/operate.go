@@ -75,6 +75,8 @@ type inboxStates interface {
 type store[TX any] interface {
 	outbox.Store[TX]
 	inbox.Store[TX]
+	outbox.Searcher
+	inbox.Searcher
 	inboxStates
 	ledger
 	schema.Checker
@@ -129,9 +131,7 @@ func both[TX any](s store[TX], end func()) (*operators, func(), error) {
 		return nil, nil, err
 	}
 	n, _ := any(s).(outbox.SequenceChecker)
-	events, _ := any(s).(outbox.Searcher)
-	messages, _ := any(s).(inbox.Searcher)
-	return &operators{outbox: out, inbox: in, events: events, messages: messages, log: s, removal: s, states: s, effects: s, schema: s, numbers: n}, end, nil
+	return &operators{outbox: out, inbox: in, events: s, messages: s, log: s, removal: s, states: s, effects: s, schema: s, numbers: n}, end, nil
 }
 
 // consumers reads the registered consumers of an inbox.
