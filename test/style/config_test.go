@@ -17,7 +17,7 @@ import (
 )
 
 // byCode are configurations that a program computes, and nobody writes down.
-var byCode = []string{"producer.PublisherConfig", "schema.Config"}
+var byCode = []string{"producer.PublisherConfig", "schema.Config", "lineage.Config"}
 
 // kinds say how values are written, by their types. A structure is in configParts instead.
 var kinds = map[string]string{
