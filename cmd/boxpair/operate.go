@@ -16,6 +16,7 @@ import (
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/internal/schema"
 	"github.com/boxpair/boxpair/migrations"
+	"github.com/boxpair/boxpair/ops"
 	"github.com/boxpair/boxpair/producer"
 	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/store/outbox"
@@ -60,6 +61,8 @@ type operators struct {
 	numbers  outbox.SequenceChecker // nil if the database needs no check of its sequences
 	target   *target
 	places   *places
+	ledger   ops.Effects // nil if the store keeps no effects
+	parts    []any       // the store, and what else a dashboard asks
 	isInbox  bool   // the settings name the database as an inbox
 	name     string // of the database, without user and password
 	user     string // of the database
@@ -131,7 +134,7 @@ func both[TX any](s store[TX], end func()) (*operators, func(), error) {
 		return nil, nil, err
 	}
 	n, _ := any(s).(outbox.SequenceChecker)
-	return &operators{outbox: out, inbox: in, events: s, messages: s, log: s, removal: s, states: s, effects: s, schema: s, numbers: n}, end, nil
+	return &operators{parts: []any{s}, ledger: settled(in), outbox: out, inbox: in, events: s, messages: s, log: s, removal: s, states: s, effects: s, schema: s, numbers: n}, end, nil
 }
 
 // consumers reads the registered consumers of an inbox.
@@ -198,20 +201,57 @@ func (d *databases) some() error {
 	return nil
 }
 
+// open opens all databases, the outboxes first. The caller calls end to close them, also after an
+// error.
+func (d *databases) open(ctx context.Context) (all []*operators, end func(), err error) {
+	var ends []func()
+	end = func() {
+		for _, one := range ends {
+			one()
+		}
+	}
+	for i := range len(d.outboxes) + len(d.inboxes) {
+		setting, t := d.target(i)
+		s, close, err := operate(ctx, t, &d.places)
+		if err != nil {
+			return nil, end, fmt.Errorf("--%s %s: %w", setting, t.name, err)
+		}
+		s.named(setting, t, &d.places)
+		all, ends = append(all, s), append(ends, close)
+	}
+	return all, end, nil
+}
+
+// target returns the setting and the database with a number: the outboxes come first.
+func (d *databases) target(i int) (setting string, t *target) {
+	if i < len(d.outboxes) {
+		return "outbox", &d.outboxes[i]
+	}
+	return "inbox", &d.inboxes[i-len(d.outboxes)]
+}
+
+// named tells s how its database is named.
+func (s *operators) named(setting string, t *target, p *places) {
+	s.isInbox, s.name, s.user, s.target, s.places = setting == "inbox", p.label(t), t.user(), t, p
+	s.parts = append(s.parts, registry{s})
+}
+
+// registry reads the registered consumers for the dashboard.
+type registry struct{ s *operators }
+
+// Consumers implements ops.Registry.
+func (r registry) Consumers(ctx context.Context) ([]audit.Consumer, error) { return r.s.consumers(ctx) }
+
 // each opens the databases one after another, the outboxes first, and calls do for each. The error
 // names the database. With all, the errors of the databases are joined; without, the first one ends
 // the work.
 func (d *databases) each(ctx context.Context, all bool, do func(s *operators) error) error {
 	var errs []error
 	for i := range len(d.outboxes) + len(d.inboxes) {
-		setting, list, k := "outbox", d.outboxes, i
-		if k >= len(list) {
-			setting, list, k = "inbox", d.inboxes, i-len(d.outboxes)
-		}
-		t := &list[k]
+		setting, t := d.target(i)
 		s, end, err := operate(ctx, t, &d.places)
 		if err == nil {
-			s.isInbox, s.name, s.user, s.target, s.places = setting == "inbox", d.places.label(t), t.user(), t, &d.places
+			s.named(setting, t, &d.places)
 			err = do(s)
 			end()
 		}

@@ -1,0 +1,205 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/boxpair/boxpair/lineage"
+)
+
+var family = command{
+	name: "tree", group: looking,
+	summary: "show what an event has caused in all services, and whether that is done",
+	details: `Follows an event through the handlers of all given inboxes to the events that they wrote, and so on:
+which consumers have applied each event, which have it and do not go on, and which expect it and have
+not got it. With --wait, waits until everything is done. A consumer that processes have reported, or
+that --consumer names, is known to expect its topics.
+
+    boxpair tree 4b9d2a51 --outbox postgres://monitor@orders/shop --outbox postgres://monitor@stock/stock \
+        --inbox postgres://monitor@stock/stock --wait 30s
+
+The exit status is 1 if something is not done.`,
+	define: func(s *settings) func(context.Context, *process) (int, error) {
+		b := &branching{}
+		b.databases.define(s, "the database of an outbox. May be given several times.", "the database of an inbox. May be given several times.")
+		s.add("consumer", envOf("consumer"), "NAME=TOPIC,…", "a consumer and the topics that it expects. May be given several times.", true, b.addConsumer)
+		s.duration(&b.wait, "wait", "how long to wait until everything is done. Defaults to not at all.")
+		b.display.define(s)
+		s.operands = "ID"
+		s.operandsFrom = func(args []string) error { return errors.Join(forEach(args, rangesTo(&b.ids))...) }
+		return b.run
+	},
+}
+
+// branching holds the settings of tree.
+type branching struct {
+	databases
+	display
+
+	ids       []idRange
+	consumers map[string][]string
+	wait      time.Duration
+}
+
+func (b *branching) addConsumer(text string) error {
+	name, list, found := strings.Cut(text, "=")
+	if !found || name == "" || list == "" {
+		return errors.New("want NAME=TOPIC or NAME=TOPIC,TOPIC")
+	}
+	if b.consumers == nil {
+		b.consumers = make(map[string][]string)
+	}
+	b.consumers[name] = append(b.consumers[name], strings.Split(list, ",")...)
+	return nil
+}
+
+func (b *branching) run(ctx context.Context, p *process) (int, error) {
+	switch {
+	case len(b.ids) != 1:
+		return exitFailed, fmt.Errorf("ID: want exactly one, got %d", len(b.ids))
+	case len(b.outboxes) == 0:
+		return exitFailed, fmt.Errorf("--outbox (or %s_URL): is missing", envOf("outbox"))
+	}
+	all, end, err := b.open(ctx)
+	defer end()
+	if err != nil {
+		return exitFailed, err
+	}
+	config := lineage.Config{Consumers: b.consumers}
+	id := uuid.Nil
+	for _, s := range all {
+		if s.isInbox {
+			config.Inboxes = append(config.Inboxes, lineage.Inbox{Name: s.name, Messages: s.messages})
+			continue
+		}
+		config.Outboxes = append(config.Outboxes, lineage.Outbox{Name: s.name, Events: s.events})
+		found, err := s.matching(ctx, b.ids[0])
+		switch {
+		case err != nil:
+			return exitFailed, err
+		case len(found) > 1 || len(found) == 1 && id != uuid.Nil && found[0] != id:
+			return exitFailed, fmt.Errorf("%s: %w", b.ids[0].text, errAmbiguous)
+		case len(found) == 1:
+			id = found[0]
+		}
+	}
+	if id == uuid.Nil {
+		return exitFailed, fmt.Errorf("%s: %w", b.ids[0].text, errNothing)
+	}
+	l, err := lineage.New(config)
+	if err != nil {
+		return exitFailed, err
+	}
+	return b.follow(ctx, p, l, id)
+}
+
+// follow waits if that is asked for, and prints the tree.
+func (b *branching) follow(ctx context.Context, p *process, l *lineage.Lineage, id uuid.UUID) (int, error) {
+	if b.wait > 0 {
+		bounded, cancel := context.WithTimeout(ctx, b.wait)
+		err := l.WaitDone(bounded, id)
+		cancel()
+		if failed := (*lineage.FailedError)(nil); err != nil && !errors.As(err, &failed) && bounded.Err() == nil {
+			return exitFailed, err
+		}
+	}
+	root, err := l.Tree(ctx, id)
+	if err != nil {
+		return exitFailed, err
+	}
+	progress := root.Progress()
+	status := exitOK
+	if !progress.Done() {
+		status = exitFound
+	}
+	if b.json() {
+		return status, b.encode(p.stdout, map[string]any{"done": progress.Done(), "events": progress.Events, "tree": branchOf(root)})
+	}
+	b.print(p, p.stdout, root, "")
+	switch {
+	case progress.Done():
+		fmt.Fprintf(p.stdout, "all is done: %d events\n", progress.Events)
+	case progress.Cut && len(progress.Open) == 0:
+		fmt.Fprintf(p.stdout, "the first %d events are done; there may be more\n", progress.Events)
+	default:
+		fmt.Fprintf(p.stdout, "%d not done, of %d events\n", len(progress.Open), progress.Events)
+	}
+	return status, nil
+}
+
+// print prints an event with its messages, and its children below it.
+func (b *branching) print(p *process, out io.Writer, n *lineage.Node, indent string) {
+	painted := func(state string) string {
+		if b.colored(p) {
+			return paint(state)
+		}
+		return state
+	}
+	e := &n.Event
+	why := ""
+	if e.Why != string(e.State) {
+		why = ": " + plain(e.Why)
+	}
+	fmt.Fprintf(out, "%s%s  %s%s  %s%s\n", indent, b.id(e.ID), plain(e.Topic), plain(keyed(e.Key)), painted(string(e.State)), why)
+	indent += "  "
+	for i := range n.Messages {
+		m := &n.Messages[i]
+		why := ""
+		if m.Why != string(m.State) {
+			why = ": " + plain(m.Why)
+		}
+		fmt.Fprintf(out, "%s%s  %s%s\n", indent, plain(m.Consumer), painted(string(m.State)), why)
+		for _, child := range n.Children {
+			if child.Consumer == m.Consumer {
+				b.print(p, out, child, indent+"  ")
+			}
+		}
+	}
+	for _, name := range n.Missing {
+		fmt.Fprintf(out, "%s%s  has not got it\n", indent, plain(name))
+	}
+	if n.Cut {
+		fmt.Fprintf(out, "%s…\n", indent)
+	}
+}
+
+// branch is a node of the tree in JSON.
+type branch struct {
+	ID       uuid.UUID `json:"id"`
+	Database string    `json:"database"`
+	Topic    string    `json:"topic"`
+	Key      string    `json:"key"`
+	State    string    `json:"state"`
+	Why      string    `json:"why"`
+	Consumer string    `json:"written_by,omitempty"`
+	Messages []leaf    `json:"messages"`
+	Missing  []string  `json:"missing"`
+	Cut      bool      `json:"cut"`
+	Children []branch  `json:"children"`
+}
+
+// leaf is a message of a consumer.
+type leaf struct {
+	Consumer string `json:"consumer"`
+	Database string `json:"database"`
+	State    string `json:"state"`
+	Why      string `json:"why"`
+}
+
+func branchOf(n *lineage.Node) branch {
+	b := branch{n.Event.ID, n.Outbox, n.Event.Topic, n.Event.Key, string(n.Event.State), n.Event.Why, n.Consumer, []leaf{}, append([]string{}, n.Missing...), n.Cut, []branch{}}
+	for i := range n.Messages {
+		m := &n.Messages[i]
+		b.Messages = append(b.Messages, leaf{m.Consumer, m.Inbox, string(m.State), m.Why})
+	}
+	for _, child := range n.Children {
+		b.Children = append(b.Children, branchOf(child))
+	}
+	return b
+}
