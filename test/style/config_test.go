@@ -33,6 +33,7 @@ var kinds = map[string]string{
 	"inbox.Isolation":   "`read committed`, `repeatable read` or `serializable`",
 	"pgx.TxIsoLevel":    "`read committed`, `repeatable read` or `serializable`",
 	"ShortWindow":       "`refuse` or `report`",
+	"Role":              "`reader` or `operator`",
 	"Topology":          "`declare`, `passive` or `none`",
 	"QueueType":         "`quorum` or `classic`",
 }

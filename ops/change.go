@@ -1,0 +1,274 @@
+package ops
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+
+	"github.com/boxpair/boxpair/producer"
+)
+
+// request is a change that a user asks for.
+type request struct {
+	form url.Values
+	user string
+	// reason is why, as the user has written it; noted adds who.
+	reason, noted string
+}
+
+// action makes a change, and tells what it has done.
+type action func(ctx context.Context, r *request) (notice, error)
+
+// maxReason is how many bytes a reason and the name of the user may have together.
+const maxReason = 1 << 10
+
+// change returns the handler of a change: it needs the role and a reason, makes the change, logs it, and
+// goes back to the page that asked for it.
+func (h *Handler) change(name string, act action) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		who := visitorOf(r.Context())
+		if who.role != Operator {
+			h.fail(w, r, &failure{http.StatusForbidden, errMayWrite.Error() + "."})
+			return
+		}
+		asked, err := readRequest(r, who.user)
+		if err != nil {
+			h.fail(w, r, err)
+			return
+		}
+		done, err := act(r.Context(), asked)
+		attrs := []any{"change", name, "user", who.user, "reason", asked.reason, "result", done.Text}
+		for _, field := range []string{"source", "id", "consumer", "key", "name"} {
+			if value := asked.form.Get(field); value != "" {
+				attrs = append(attrs, field, value)
+			}
+		}
+		if err != nil {
+			h.cfg.Logger.ErrorContext(r.Context(), "change by the dashboard failed", append(attrs, "error", err)...)
+			h.fail(w, r, shown(err))
+			return
+		}
+		h.cfg.Logger.InfoContext(r.Context(), "change by the dashboard", attrs...)
+		h.forget()
+		raw, err := json.Marshal(done)
+		if err != nil {
+			h.fail(w, r, err)
+			return
+		}
+		h.setCookie(w, r, noticeCookie, base64.RawURLEncoding.EncodeToString(raw), 60)
+		h.back(w, r)
+	}
+}
+
+// shown returns err as the user sees it: an operator has to know what the database has said.
+func shown(err error) error {
+	if _, ok := errors.AsType[*failure](err); ok {
+		return err
+	}
+	return &failure{http.StatusBadGateway, err.Error()}
+}
+
+// forget has the next look read every state.
+func (h *Handler) forget() {
+	for _, s := range h.outboxes {
+		s.forget()
+	}
+	for _, s := range h.inboxes {
+		s.forget()
+	}
+}
+
+func readRequest(r *http.Request, user string) (*request, error) {
+	if err := r.ParseForm(); err != nil {
+		return nil, &failure{http.StatusBadRequest, "The form cannot be read."}
+	}
+	asked := &request{form: r.PostForm, user: user, reason: strings.TrimSpace(r.PostForm.Get("reason"))}
+	asked.noted = asked.reason + " (by " + user + ")"
+	switch {
+	case asked.reason == "":
+		return nil, &failure{http.StatusBadRequest, "Reason: is required."}
+	case len(asked.noted) > maxReason:
+		return nil, &failure{http.StatusBadRequest, fmt.Sprintf("Reason: has %d bytes, at most %d with your name.", len(asked.noted), maxReason)}
+	case !utf8.ValidString(asked.reason) || strings.ContainsRune(asked.reason, 0):
+		return nil, &failure{http.StatusBadRequest, "Reason: is not valid UTF-8 without NUL."}
+	}
+	return asked, nil
+}
+
+// id returns the dispatch ID in a field of the form.
+func (r *request) id(field string) (uuid.UUID, error) {
+	id, err := uuid.Parse(r.form.Get(field))
+	if err != nil {
+		return id, &failure{http.StatusBadRequest, upper(field) + ": want a UUID."}
+	}
+	return id, nil
+}
+
+// letterBox returns the place of dead letters that the form names.
+func (h *Handler) letterBox(r *request) (letters, error) {
+	name := r.form.Get("source")
+	if name == "" {
+		return nil, &failure{http.StatusBadRequest, "Source: is missing."}
+	}
+	if r.form.Get("kind") == "inbox" {
+		list, err := h.inboxNamed(name)
+		if err != nil {
+			return nil, err
+		}
+		return list[0], nil
+	}
+	list, err := h.outboxNamed(name)
+	if err != nil {
+		return nil, err
+	}
+	return list[0], nil
+}
+
+// chosen returns the letters that a form names: one, or all with the cause of one, up to a bound.
+func (h *Handler) chosen(ctx context.Context, r *request) (box letters, ids []uuid.UUID, err error) {
+	if box, err = h.letterBox(r); err != nil {
+		return nil, nil, err
+	}
+	id, err := r.id("id")
+	if err != nil {
+		return nil, nil, err
+	}
+	first, err := box.byID(ctx, id, r.form.Get("consumer"))
+	switch {
+	case err != nil:
+		return nil, nil, err
+	case first == nil:
+		return nil, nil, &failure{http.StatusConflict, "Nothing was changed: the dead letter is gone. Somebody else may have changed it."}
+	case r.form.Get("scope") != "cause":
+		return box, []uuid.UUID{id}, nil
+	}
+	c := causeOf(first)
+	err = box.walk(ctx, c.Topic, c.fixed(), mostWalked, func(l *letter) bool {
+		if causeOf(l) == c {
+			ids = append(ids, l.ID)
+		}
+		return len(ids) <= changed
+	})
+	return box, ids, err
+}
+
+// mostWalked is how many letters are looked at for those of a cause.
+const mostWalked = 10 * changed
+
+func (h *Handler) redriveDead(ctx context.Context, r *request) (notice, error) {
+	force := r.form.Get("force") != ""
+	return h.eachBatch(ctx, r, "redriven", func(box letters, ids []uuid.UUID) ([]uuid.UUID, error) {
+		return box.redrive(ctx, ids, r.form.Get("consumer"), force, r.noted)
+	})
+}
+
+func (h *Handler) discardDead(ctx context.Context, r *request) (notice, error) {
+	return h.eachBatch(ctx, r, "discarded", func(box letters, ids []uuid.UUID) ([]uuid.UUID, error) {
+		return box.discard(ctx, ids, r.form.Get("consumer"), r.noted)
+	})
+}
+
+// eachBatch changes the chosen letters, a batch in a transaction.
+func (h *Handler) eachBatch(ctx context.Context, r *request, done string, do func(letters, []uuid.UUID) ([]uuid.UUID, error)) (notice, error) {
+	box, ids, err := h.chosen(ctx, r)
+	if err != nil {
+		return notice{}, err
+	}
+	more := len(ids) > changed
+	ids = ids[:min(len(ids), changed)]
+	count, beyond := 0, false
+	for begin := 0; begin < len(ids); begin += batch {
+		some, err := do(box, ids[begin:min(begin+batch, len(ids))])
+		count += len(some)
+		if errors.Is(err, producer.ErrBeyondHorizon) {
+			beyond, err = true, nil
+		}
+		if err != nil {
+			return notice{}, fmt.Errorf("%d of %d were %s, then: %w", count, len(ids), done, err)
+		}
+	}
+	n := notice{Text: fmt.Sprintf("%d of %d were %s.", count, len(ids), done), Bad: count < len(ids)}
+	if beyond {
+		n.Text += " The re-send horizon of the others is over: consumers may have forgotten them. Only force sends them again."
+	} else if count < len(ids) {
+		n.Text += " The others were in a state that does not allow it."
+	}
+	if more {
+		n.Text += " More have the same cause: do it again."
+	}
+	return n, nil
+}
+
+// outboxOf returns the outbox that the form names.
+func (h *Handler) outboxOf(r *request) (*outboxSource, error) {
+	if r.form.Get("source") == "" {
+		return nil, &failure{http.StatusBadRequest, "Source: is missing."}
+	}
+	list, err := h.outboxNamed(r.form.Get("source"))
+	if err != nil {
+		return nil, err
+	}
+	return list[0], nil
+}
+
+func (h *Handler) cancelDeferred(ctx context.Context, r *request) (notice, error) {
+	s, err := h.outboxOf(r)
+	if err != nil {
+		return notice{}, err
+	}
+	id, err := r.id("id")
+	if err != nil {
+		return notice{}, err
+	}
+	ids, err := s.Operator.Cancel(ctx, r.noted, id)
+	return oneChanged(len(ids), "The event is cancelled, and will not be sent."), err
+}
+
+func (h *Handler) moveDeferred(ctx context.Context, r *request) (notice, error) {
+	s, err := h.outboxOf(r)
+	if err != nil {
+		return notice{}, err
+	}
+	id, err := r.id("id")
+	if err != nil {
+		return notice{}, err
+	}
+	to, err := moment("At", r.form.Get("at"))
+	if err != nil {
+		return notice{}, err
+	}
+	if to.IsZero() {
+		return notice{}, &failure{http.StatusBadRequest, "At: is required."}
+	}
+	ids, err := s.Operator.Reschedule(ctx, to, id)
+	return oneChanged(len(ids), "The event is due at "+to.UTC().Format("2006-01-02 15:04:05 UTC")+"."), err
+}
+
+// oneChanged tells of the change of one thing.
+func oneChanged(n int, done string) notice {
+	if n > 0 {
+		return notice{Text: done}
+	}
+	return notice{Text: "Nothing was changed: the state does not allow it any more. Somebody else may have changed it.", Bad: true}
+}
+
+// until returns the end of a pause: a time, or after some minutes; zero for none.
+func until(form url.Values) (time.Time, error) {
+	if period := form.Get("for"); period != "" {
+		d, err := time.ParseDuration(period)
+		if err != nil || d <= 0 {
+			return time.Time{}, &failure{http.StatusBadRequest, "For: want a duration such as 30m."}
+		}
+		return time.Now().Add(d), nil
+	}
+	return moment("Until", form.Get("until"))
+}

@@ -1,0 +1,259 @@
+package ops
+
+import (
+	"cmp"
+	"context"
+	"net/http"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/boxpair/boxpair/store/inbox"
+	"github.com/boxpair/boxpair/store/outbox"
+)
+
+// letter is a dead event, or a message that waits for an operator.
+type letter struct {
+	ID       uuid.UUID
+	Consumer string // "" for an event
+	State    string
+	Topic    string
+	Key      string
+	Attempts int
+	Since    time.Time
+	Error    string
+}
+
+// letters is an outbox or an inbox as a place of dead letters.
+type letters interface {
+	// walk calls yield with dead letters, at most most of them, until yield returns false. The topic and
+	// the part of the error select, unless they are "".
+	walk(ctx context.Context, topic, part string, most int, yield func(*letter) bool) error
+	// byID reads one dead letter; nil if it is none any more.
+	byID(ctx context.Context, id uuid.UUID, consumer string) (*letter, error)
+	redrive(ctx context.Context, ids []uuid.UUID, consumer string, force bool, reason string) ([]uuid.UUID, error)
+	discard(ctx context.Context, ids []uuid.UUID, consumer, reason string) ([]uuid.UUID, error)
+	forget()
+}
+
+// batch is how many dead letters one call reads or changes.
+const batch = 100
+
+func ofEvent(f *outbox.Found) *letter {
+	return &letter{ID: f.ID, State: string(f.State), Topic: f.Topic, Key: f.Key, Attempts: f.Attempts, Since: f.ParkedAt, Error: f.LastError}
+}
+
+func (s *outboxSource) walk(ctx context.Context, topic, part string, most int, yield func(*letter) bool) error {
+	states := []outbox.State{outbox.Dead}
+	var before, after int64
+	for seen := 0; seen < most; {
+		limit := min(batch, most-seen)
+		var page []outbox.Found
+		if s.search != nil { // it leaves the payloads in the database
+			found, err := s.search.Search(ctx, outbox.Query{States: states, Topic: topic, Error: part, Before: before, Limit: limit})
+			if err != nil {
+				return err
+			}
+			if page, before = found.Events, found.Before; len(page) == 0 && before == 0 {
+				return nil
+			}
+		} else {
+			parked, err := s.Operator.ListParked(ctx, outbox.Filter{States: states, Topic: topic, Error: part, After: after, Limit: limit})
+			if err != nil {
+				return err
+			}
+			for i := range parked {
+				page, after = append(page, ofParked(&parked[i])), parked[i].Seq
+			}
+		}
+		for i := range page {
+			if !yield(ofEvent(&page[i])) {
+				return nil
+			}
+		}
+		if seen += max(1, len(page)); len(page) < limit && before == 0 {
+			return nil
+		}
+	}
+	return nil
+}
+
+func (s *outboxSource) byID(ctx context.Context, id uuid.UUID, _ string) (*letter, error) {
+	found, err := s.find(ctx, outbox.Query{IDs: []uuid.UUID{id}, States: []outbox.State{outbox.Dead, outbox.Retrying, outbox.Following}, Limit: 1})
+	if err != nil || len(found.Events) == 0 {
+		return nil, err
+	}
+	return ofEvent(&found.Events[0]), nil
+}
+
+func (s *outboxSource) redrive(ctx context.Context, ids []uuid.UUID, _ string, force bool, reason string) ([]uuid.UUID, error) {
+	return s.Operator.Redrive(ctx, outbox.Filter{IDs: ids, Force: force, Limit: len(ids)}, reason)
+}
+
+func (s *outboxSource) discard(ctx context.Context, ids []uuid.UUID, _, reason string) ([]uuid.UUID, error) {
+	return s.Operator.Discard(ctx, outbox.Filter{IDs: ids, Limit: len(ids)}, reason)
+}
+
+// lost are the states of messages that wait for an operator.
+var lost = []inbox.State{inbox.Dead, inbox.TooOldState, inbox.AlteredState}
+
+func ofMessage(m *inbox.Parked) *letter {
+	return &letter{m.ID, m.Consumer, string(m.State), m.Topic, m.Key, m.Attempts, m.ParkedAt, m.LastError}
+}
+
+func (s *inboxSource) walk(ctx context.Context, topic, part string, most int, yield func(*letter) bool) error {
+	var after int64
+	for seen := 0; seen < most; {
+		limit := min(batch, most-seen)
+		page, err := s.Operator.ListParked(ctx, inbox.Filter{States: lost, Topic: topic, Error: part, After: after, Limit: limit})
+		if err != nil {
+			return err
+		}
+		for i := range page {
+			after = page[i].Seq
+			if !yield(ofMessage(&page[i])) {
+				return nil
+			}
+		}
+		if seen += limit; len(page) < limit {
+			return nil
+		}
+	}
+	return nil
+}
+
+func (s *inboxSource) byID(ctx context.Context, id uuid.UUID, consumer string) (*letter, error) {
+	page, err := s.Operator.ListParked(ctx, inbox.Filter{IDs: []uuid.UUID{id}, Consumer: consumer, Limit: 1})
+	if err != nil || len(page) == 0 {
+		return nil, err
+	}
+	return ofMessage(&page[0]), nil
+}
+
+func (s *inboxSource) redrive(ctx context.Context, ids []uuid.UUID, consumer string, force bool, reason string) ([]uuid.UUID, error) {
+	return s.Operator.Redrive(ctx, inbox.Filter{IDs: ids, Consumer: consumer, Force: force, Limit: len(ids)}, reason)
+}
+
+func (s *inboxSource) discard(ctx context.Context, ids []uuid.UUID, consumer, reason string) ([]uuid.UUID, error) {
+	return s.Operator.Discard(ctx, inbox.Filter{IDs: ids, Consumer: consumer, Limit: len(ids)}, reason)
+}
+
+// cause is what dead letters have in common.
+type cause struct {
+	Consumer, State, Topic string
+	kind                   string // the error without what differs between letters
+}
+
+func causeOf(l *letter) cause { return cause{l.Consumer, l.State, l.Topic, kindOf(l.Error)} }
+
+// varying are the parts of errors that differ between letters of one cause: UUIDs, long numbers and
+// hexadecimal numbers. Short numbers are codes and ports.
+var varying = regexp.MustCompile(`[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}|0x[0-9a-fA-F]{4,}|[0-9a-f]*[0-9][0-9a-f]{11,}|[0-9]{6,}`)
+
+const gap = "\x00"
+
+func kindOf(text string) string { return varying.ReplaceAllString(text, gap) }
+
+// fixed returns the longest part of the errors of a cause that is the same in all of them.
+func (c *cause) fixed() string {
+	return slices.MaxFunc(strings.Split(c.kind, gap), func(a, b string) int { return cmp.Compare(len(a), len(b)) })
+}
+
+// causeGroup is a cause with its letters.
+type causeGroup struct {
+	cause
+	Example string
+	Similar bool // the errors differ in numbers
+	Count   int
+	First   letter // names the cause in forms
+	Oldest  time.Time
+	Newest  time.Time
+	Letters []letter // the first of them
+}
+
+const (
+	// looked is how many dead letters of a source are grouped.
+	looked = 500
+	// listed is how many letters of a cause are listed.
+	listed = 10
+	// changed is how many letters one request changes.
+	changed = 1000
+)
+
+// group groups the dead letters of a source by cause, the most frequent first.
+func group(ctx context.Context, s letters) (groups []*causeGroup, seen int, err error) {
+	byCause := make(map[cause]*causeGroup)
+	err = s.walk(ctx, "", "", looked, func(l *letter) bool {
+		seen++
+		c := causeOf(l)
+		g := byCause[c]
+		if g == nil {
+			g = &causeGroup{cause: c, Example: l.Error, First: *l, Oldest: l.Since, Newest: l.Since}
+			byCause[c] = g
+			groups = append(groups, g)
+		}
+		g.Count++
+		g.Similar = g.Similar || l.Error != g.Example
+		if l.Since.Before(g.Oldest) {
+			g.Oldest = l.Since
+		}
+		if l.Since.After(g.Newest) {
+			g.Newest = l.Since
+		}
+		if len(g.Letters) < listed {
+			g.Letters = append(g.Letters, *l)
+		}
+		return true
+	})
+	slices.SortStableFunc(groups, func(a, b *causeGroup) int { return cmp.Compare(b.Count, a.Count) })
+	return groups, seen, err
+}
+
+// deadPage is all dead letters.
+type deadPage struct {
+	Sources []deadSource
+	None    bool
+}
+
+type deadSource struct {
+	Kind, Name string
+	Groups     []*causeGroup
+	Seen       int
+	All        int64
+	Err        string
+}
+
+func (h *Handler) dead(r *http.Request) (view, error) {
+	ctx, wanted := r.Context(), r.URL.Query().Get("source")
+	p := deadPage{None: true}
+	add := func(kind, name string, s letters, all int64, err error) {
+		if wanted != "" && wanted != name {
+			return
+		}
+		d := deadSource{Kind: kind, Name: name, All: all}
+		if err == nil {
+			d.Groups, d.Seen, err = group(ctx, s)
+		}
+		if err != nil {
+			d.Err = err.Error()
+		}
+		p.None = p.None && err == nil && d.Seen == 0
+		p.Sources = append(p.Sources, d)
+	}
+	for _, s := range h.outboxes {
+		now, err := s.read(ctx)
+		add("outbox", s.Name, s, now.Stats.Dead, err)
+	}
+	for _, s := range h.inboxes {
+		now, err := s.read(ctx)
+		all := int64(0)
+		for _, c := range now.Consumers {
+			all += c.Stats.Dead + c.Stats.TooOld + c.Stats.Altered
+		}
+		add("inbox", s.Name, s, all, err)
+	}
+	return view{Page: "dead", Title: "Dead letters", Data: p}, nil
+}

@@ -1,0 +1,235 @@
+package ops_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/boxpair/boxpair/ops"
+	"github.com/boxpair/boxpair/store/outbox"
+)
+
+// pages are the addresses of all pages that need no ID.
+var pages = []string{"/", "/events", "/messages", "/dead", "/deferred", "/routes", "/relays", "/consumers", "/effects", "/pauses"}
+
+func TestOverviewSaysWhatIsWrongAndWhereToHealIt(t *testing.T) {
+	t.Parallel()
+	r := over(t, newScene(t, true), nil)
+	body := r.shows("/", "Something needs a look",
+		"17 events have used up all attempts", `href="/dead?source=shop"`,
+		"nothing can be sent to mail.requested, for 47 min", `href="/routes"`,
+		"3 messages wait for you to decide", `href="/dead?source=stock"`,
+		"2 effects wait for you to decide: 2 may have been carried out", `href="/effects?consumer=stock%2Fpay"`,
+		"the accounting system is being migrated", "64 of 64 shards", "stock/notify")
+	if strings.Contains(body, "invoice.created, for") {
+		t.Error("a paused topic counts as broken")
+	}
+}
+
+func TestEmptyPagesSayWhatIsFine(t *testing.T) {
+	t.Parallel()
+	r := over(t, newScene(t, false), nil)
+	for target, text := range map[string]string{
+		"/": "Everything is delivered in time", "/events": "No such event here", "/messages": "No such message here", "/dead": "No dead letters",
+		"/deferred": "No event is deferred", "/routes": "Every route works", "/relays": "every event has a relay",
+		"/effects": "No effect waits for an operator", "/pauses": "Nothing is paused",
+	} {
+		r.shows(target, text)
+	}
+}
+
+func TestEveryPageShowsItsPart(t *testing.T) {
+	t.Parallel()
+	r := over(t, newScene(t, true), nil)
+	for target, texts := range map[string][]string{
+		"/events?state=dead":    {"mail.requested", "312 NO_ROUTE", "order-42"},
+		"/events?q=order-4242":  {"order.shipped", "retrying", "following"},
+		"/messages?inbox=stock": {"stock/reserve", "article 4711", "stock is being counted"},
+		"/messages?state=dead":  {"article 4711"},
+		"/dead":                 {">14<", "312 NO_ROUTE", "The errors differ in numbers only", "order.placed", "article 4711"},
+		"/deferred":             {"reminder.due", "in 2 h", "Move…"},
+		"/routes":               {"mail.requested", "refusing", "47 min", "invoice.created", "paused by dana"},
+		"/relays":               {"64", "visible by their heartbeats"},
+		"/consumers":            {"stock/reserve", "stock/pay", "Pause…"},
+		"/effects":              {"uncertain", "payment provider", "Record the result…"},
+		"/pauses":               {"invoice.created", "by dana", "Pause something"},
+		"/pauses?source=stock&kind=consumer&name=stock%2Fpay": {`value="stock/pay"`},
+	} {
+		r.shows(target, texts...)
+	}
+}
+
+func TestUnknownThingsAreNotFound(t *testing.T) {
+	t.Parallel()
+	r := over(t, newScene(t, true), nil)
+	for target, want := range map[string]int{
+		"/nothing": 404, "/events?outbox=other": 404, "/messages?inbox=other": 404, "/live?outbox=other": 404, "/live": 404,
+		"/events/shop/4b9d2a51-0000-4000-8000-000000000000": 404, "/messages/4b9d2a51-0000-4000-8000-000000000000": 404,
+		"/events/shop/x": 400, "/messages/x": 400, "/events?state=odd": 400, "/messages?state=odd": 400, "/effects?state=odd": 400,
+		"/events?since=soon": 400, "/events?before=x": 400, "/messages?id=xyz": 400, "/deferred?after=x": 400,
+	} {
+		if status, _, body := r.do(http.MethodGet, target, nil, nil); status != want || !strings.Contains(body, "To the overview") && !strings.HasPrefix(target, "/live") {
+			t.Errorf("%s: status %d, want %d", target, status, want)
+		}
+	}
+}
+
+// deadEvent returns the address of the page of a dead event.
+func deadEvent(r *rig) string {
+	r.Helper()
+	return regexp.MustCompile(`/events/shop/[0-9a-f-]{36}`).FindString(r.page("/dead"))
+}
+
+func TestEventHasItsTimeline(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, true)
+	r := over(t, s, nil)
+	r.shows(deadEvent(r), "gave up after 10 attempts", "Written", "Returned", "relay "+"relay-7c5d9", "312 NO_ROUTE", "checkout-42", "order/42")
+
+	parked, err := s.Inbox.ListParked(t.Context(), inboxDead)
+	if err != nil || len(parked) == 0 {
+		t.Fatal(parked, err)
+	}
+	id := parked[0].ID.String()
+	r.shows("/events/shop/"+id, "Confirmed by the broker", "stock/reserve", "article 4711")
+}
+
+func TestContentIsHiddenUnlessAsked(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, true)
+	closed, open := over(t, s, nil), over(t, s, func(c *ops.Config) { c.Payloads = true })
+	page := deadEvent(closed)
+	if body := closed.shows(page, "Payload and headers are not shown"); strings.Contains(body, "ada@example.org") || strings.Contains(body, "tenant") {
+		t.Error("the content is shown")
+	}
+	open.shows(page, "ada@example.org", "tenant", "north")
+	if strings.Contains(closed.page("/effects"), "4990") {
+		t.Error("the intent of an effect is shown")
+	}
+	open.shows("/effects", "4990")
+}
+
+const hostile = "<script>alert(1)</script>\"'><img src=x onerror=alert(2)>\x1b[31m\u202e{{.}}"
+
+func TestHostileTextsAreOnlyText(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, false)
+	ctx := t.Context()
+	if _, err := s.Write(ctx, hostile, hostile, 2, time.Time{}, hostile); err != nil {
+		t.Fatal(err)
+	}
+	queued, err := s.Queued(ctx, 10)
+	if err != nil || len(queued) != 2 {
+		t.Fatal(queued, err)
+	}
+	for i := range queued {
+		if err := s.Fail(ctx, &queued[i], 10, true, hostile); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := s.Write(ctx, hostile, hostile, 1, time.Now().Add(time.Hour), hostile); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Store.ReportRoutes(ctx, "<b>relay", []outbox.StalledRoute{{Topic: hostile, Route: hostile, State: outbox.RouteRefusing, LastError: hostile}}); err != nil {
+		t.Fatal(err)
+	}
+	r := over(t, s, func(c *ops.Config) { c.Payloads, c.Title = true, hostile })
+	escaped := "&lt;script&gt;"
+	for _, target := range append(pages, deadEvent(r), "/events?q="+"%3Cscript%3Ealert(1)%3C/script%3E%22", "/pauses?source=shop&name=%22%3E%3Cscript%3Ealert(1)%3C/script%3E") {
+		body := r.shows(target, escaped)
+		for _, bad := range []string{"<script>alert", "<img", "\x1b", "\u202e"} {
+			if strings.Contains(body, bad) {
+				t.Errorf("%s has %q", target, bad)
+			}
+		}
+	}
+}
+
+func TestMountedBelowAPath(t *testing.T) {
+	t.Parallel()
+	r := over(t, newScene(t, true), func(c *ops.Config) { c.Path = "/admin/ops/" })
+	status, header, _ := r.do(http.MethodGet, "/admin/ops", nil, nil)
+	if status != http.StatusMovedPermanently || header.Get("Location") != "/admin/ops/" {
+		t.Errorf("without a slash: %d to %s", status, header.Get("Location"))
+	}
+	link := regexp.MustCompile(`(?:href|src|action|hx-get|data-chart)="([^"#?]*)`)
+	for _, target := range pages {
+		body := r.page("/admin/ops" + target)
+		for _, m := range link.FindAllStringSubmatch(body, -1) {
+			if !strings.HasPrefix(m[1], "/admin/ops/") && m[1] != "" {
+				t.Errorf("%s links to %s", target, m[1])
+			}
+		}
+		asset := regexp.MustCompile(`src="([^"]+app\.js)"`).FindStringSubmatch(body)
+		if asset == nil {
+			t.Fatalf("%s has no script", target)
+		}
+		if status, header, _ := r.do(http.MethodGet, asset[1], nil, nil); status != 200 || !strings.Contains(header.Get("Cache-Control"), "immutable") {
+			t.Errorf("%s: status %d, %v", asset[1], status, header)
+		}
+	}
+	if status, _, _ := r.do(http.MethodGet, "/elsewhere", nil, nil); status != http.StatusNotFound {
+		t.Errorf("outside of the path: status %d", status)
+	}
+}
+
+func TestSamplesHaveABound(t *testing.T) {
+	t.Parallel()
+	r := over(t, newScene(t, true), nil)
+	for range 3 { // within a second: one sample
+		var c struct {
+			Times   []int64 `json:"times"`
+			Waiting []int64 `json:"waiting"`
+		}
+		if err := json.Unmarshal([]byte(r.page("/live?outbox=shop")), &c); err != nil {
+			t.Fatal(err)
+		}
+		if len(c.Times) != len(c.Waiting) || len(c.Times) == 0 || c.Waiting[0] != 11 {
+			t.Errorf("samples are %+v", c)
+		}
+	}
+}
+
+// broken is an outbox whose database is down.
+type broken struct{ ops.OutboxOperator }
+
+func (broken) Stats(context.Context) (outbox.Stats, error) {
+	return outbox.Stats{}, errors.New("dial tcp 10.0.0.5:5432: connection refused")
+}
+
+func TestBrokenOutboxDoesNotHideTheOthers(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, true)
+	r := over(t, s, func(c *ops.Config) {
+		c.Outboxes = append(c.Outboxes, ops.Outbox{Name: "billing", Operator: broken{s.Outbox}})
+	})
+	r.shows("/", "Something is stuck", "the outbox cannot be read", "connection refused", "17 events have used up all attempts")
+	for _, target := range pages {
+		r.page(target)
+	}
+	if status, _, _ := r.do(http.MethodGet, "/live?outbox=billing", nil, nil); status != http.StatusBadGateway {
+		t.Errorf("live: status %d", status)
+	}
+}
+
+func TestThemeIsKept(t *testing.T) {
+	t.Parallel()
+	r := over(t, newScene(t, false), nil)
+	if strings.Contains(r.page("/"), "data-theme") {
+		t.Error("a theme is chosen already")
+	}
+	if _, body := r.post("/theme", "theme", "dark", "back", "/dead"); !strings.Contains(body, `data-theme="dark"`) || !strings.Contains(body, "No dead letters") {
+		t.Error("the theme is not dark on the page before")
+	}
+	for _, back := range []string{"//evil.example/", "https://evil.example/", `/\evil.example`} {
+		_, header, _ := r.do(http.MethodPost, "/theme", map[string][]string{"theme": {"dark"}, "back": {back}}, nil)
+		if got := header.Get("Location"); got != "/" {
+			t.Errorf("%s leads to %s", back, got)
+		}
+	}
+}

@@ -1,0 +1,263 @@
+package ops
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/boxpair/boxpair/audit"
+	"github.com/boxpair/boxpair/health"
+	"github.com/boxpair/boxpair/store/control"
+	"github.com/boxpair/boxpair/store/inbox"
+	"github.com/boxpair/boxpair/store/outbox"
+)
+
+// fresh is how long the state of a source is kept, so that many who look cost as much as one.
+const fresh = time.Second
+
+// outboxSource is an outbox with its state as last read.
+type outboxSource struct {
+	Outbox
+	search outbox.Searcher // nil if no part has it
+
+	mu     sync.Mutex
+	state  outboxState
+	series series
+}
+
+// outboxState is the state of an outbox at one moment.
+type outboxState struct {
+	At     time.Time
+	Stats  outbox.Stats
+	Routes []outbox.StalledRoute
+	Pauses []control.Pause
+}
+
+func newOutboxSource(o Outbox) *outboxSource {
+	s := &outboxSource{Outbox: o}
+	s.search, _ = part[outbox.Searcher](o.Operator, o.Parts)
+	return s
+}
+
+// last returns the state as last read, without a call.
+func (s *outboxSource) last() outboxState {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.state
+}
+
+// forget has the next look read the state, since it was changed.
+func (s *outboxSource) forget() {
+	s.mu.Lock()
+	s.state.At = time.Time{}
+	s.mu.Unlock()
+}
+
+// read returns the state, at most a second old. Those who ask at once wait for one answer.
+func (s *outboxSource) read(ctx context.Context) (outboxState, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if time.Since(s.state.At) < fresh {
+		return s.state, nil
+	}
+	var now outboxState
+	var err error
+	if now.Stats, err = s.Operator.Stats(ctx); err != nil {
+		return s.state, err
+	}
+	if now.Routes, err = s.Operator.ListRoutes(ctx); err != nil {
+		return s.state, err
+	}
+	if now.Pauses, err = s.Operator.Pauses(ctx); err != nil {
+		return s.state, err
+	}
+	now.At = time.Now()
+	highest, err := s.highest(ctx)
+	if err != nil {
+		return s.state, err
+	}
+	s.state = now
+	s.series.add(&now, highest)
+	return now, nil
+}
+
+// highest returns the highest number of an event, or 0 if that is not known.
+func (s *outboxSource) highest(ctx context.Context) (int64, error) {
+	if s.search == nil {
+		return 0, nil
+	}
+	found, err := s.search.Search(ctx, outbox.Query{Limit: 1, Scan: 1})
+	if err != nil || len(found.Events) == 0 {
+		return 0, err
+	}
+	return found.Events[0].Seq, nil
+}
+
+// report judges a state in words.
+func (st *outboxState) report(check *health.Check) health.Report {
+	return check.Routes(check.Outbox(st.Stats), st.Routes)
+}
+
+// Registry is an optional part of an inbox that names its consumers, also those without a handler in
+// this process. The auditors of this library are registries.
+type Registry interface {
+	// Consumers reads the registered consumers.
+	Consumers(ctx context.Context) ([]audit.Consumer, error)
+}
+
+// Counts is an optional part of an inbox that counts what waits for a consumer. The stores of this
+// library are counts.
+type Counts interface {
+	// InboxStats counts the parked messages of a consumer.
+	InboxStats(ctx context.Context, consumer int) (inbox.Stats, error)
+	// EffectStats counts the effects of a consumer that are not done.
+	EffectStats(ctx context.Context, consumer int) (inbox.EffectStats, error)
+}
+
+// inboxSource is an inbox with its state as last read.
+type inboxSource struct {
+	Inbox
+	search   inbox.Searcher // nil if no part has it
+	registry Registry       // likewise
+	counts   Counts         // likewise
+
+	mu    sync.Mutex
+	state inboxState
+}
+
+// inboxState is the state of an inbox at one moment.
+type inboxState struct {
+	At        time.Time
+	Consumers []consumerState
+	Pauses    []control.Pause
+}
+
+// consumerState is the state of a consumer.
+type consumerState struct {
+	Name string
+	// Here tells that this process has the handler.
+	Here         bool
+	RegisteredAt time.Time
+	Stats        inbox.Stats
+	Paused       *control.Pause
+}
+
+func newInboxSource(in Inbox) *inboxSource {
+	s := &inboxSource{Inbox: in}
+	s.search, _ = part[inbox.Searcher](in.Operator, in.Parts)
+	s.registry, _ = part[Registry](in.Operator, in.Parts)
+	s.counts, _ = part[Counts](in.Operator, in.Parts)
+	return s
+}
+
+func (s *inboxSource) last() inboxState {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.state
+}
+
+func (s *inboxSource) forget() {
+	s.mu.Lock()
+	s.state.At = time.Time{}
+	s.mu.Unlock()
+}
+
+// read returns the state, at most a second old.
+func (s *inboxSource) read(ctx context.Context) (inboxState, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if time.Since(s.state.At) < fresh {
+		return s.state, nil
+	}
+	list, err := s.list(ctx)
+	if err != nil {
+		return s.state, err
+	}
+	pauses, err := s.Operator.Pauses(ctx)
+	if err != nil {
+		return s.state, err
+	}
+	for i := range list {
+		for j := range pauses {
+			if pauses[j].Consumes(list[i].Name) {
+				list[i].Paused = &pauses[j]
+			}
+		}
+	}
+	s.state = inboxState{time.Now(), list, pauses}
+	return s.state, nil
+}
+
+// mostConsumers bounds how many registered consumers are counted for one look.
+const mostConsumers = 100
+
+// list reads the consumers of this process, and the registered ones, by name.
+func (s *inboxSource) list(ctx context.Context) ([]consumerState, error) {
+	here, err := s.Operator.Stats(ctx)
+	if err != nil {
+		return nil, err
+	}
+	states := make(map[string]*consumerState)
+	for name, stats := range here {
+		states[name] = &consumerState{Name: name, Here: true, Stats: stats}
+	}
+	if s.registry != nil && s.counts != nil {
+		registered, err := s.registry.Consumers(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for i := range registered[:min(len(registered), mostConsumers)] {
+			if err := s.count(ctx, states, &registered[i]); err != nil {
+				return nil, fmt.Errorf("consumer %s: %w", registered[i].Name, err)
+			}
+		}
+	}
+	list := make([]consumerState, 0, len(states))
+	for _, c := range states {
+		list = append(list, *c)
+	}
+	slices.SortFunc(list, func(a, b consumerState) int { return strings.Compare(a.Name, b.Name) })
+	return list, nil
+}
+
+func (s *inboxSource) count(ctx context.Context, states map[string]*consumerState, c *audit.Consumer) (err error) {
+	if known := states[c.Name]; known != nil {
+		known.RegisteredAt = c.RegisteredAt
+		return nil
+	}
+	state := &consumerState{Name: c.Name, RegisteredAt: c.RegisteredAt}
+	if state.Stats, err = s.counts.InboxStats(ctx, c.ID); err == nil {
+		state.Stats.Effects, err = s.counts.EffectStats(ctx, c.ID)
+	}
+	states[c.Name] = state
+	return err
+}
+
+// outboxNamed returns the outboxes with the name, or all if the name is empty.
+func (h *Handler) outboxNamed(name string) ([]*outboxSource, error) {
+	if name == "" {
+		return h.outboxes, nil
+	}
+	for _, o := range h.outboxes {
+		if o.Name == name {
+			return []*outboxSource{o}, nil
+		}
+	}
+	return nil, &failure{404, "There is no such outbox."}
+}
+
+// inboxNamed returns the inboxes with the name, or all if the name is empty.
+func (h *Handler) inboxNamed(name string) ([]*inboxSource, error) {
+	if name == "" {
+		return h.inboxes, nil
+	}
+	for _, in := range h.inboxes {
+		if in.Name == name {
+			return []*inboxSource{in}, nil
+		}
+	}
+	return nil, &failure{404, "There is no such inbox."}
+}
