@@ -71,8 +71,12 @@ func (h *Handler) events(r *http.Request) (view, error) {
 // searchEvents searches an outbox, with the free text as whatever it may be.
 func (h *Handler) searchEvents(ctx context.Context, s *outboxSource, q outbox.Query, form url.Values) eventResults {
 	res := eventResults{Outbox: s.Name, Partly: s.search == nil}
-	for _, meant := range meanings(strings.TrimSpace(form.Get("q")), q) {
+	all := meanings(strings.TrimSpace(form.Get("q")), q)
+	for _, meant := range all {
 		found, err := s.find(ctx, meant.query)
+		if errors.Is(err, errNoSearch) && len(all) > 1 {
+			continue
+		}
 		if err != nil {
 			res.Err = err.Error()
 			return res

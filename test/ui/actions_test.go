@@ -1,0 +1,162 @@
+package ui
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/chromedp"
+
+	"github.com/boxpair/boxpair/store/inbox"
+	"github.com/boxpair/boxpair/store/outbox"
+)
+
+// click clicks the first element of a selector whose text begins with text, if a user could: it is in
+// the window after scrolling, and nothing covers it. The page's own click is taken, since mouse events
+// to one of many tabs get lost now and then.
+func (p *tab) click(selector, text string) {
+	p.Helper()
+	problem := eval[string](p, fmt.Sprintf(`(() => {
+		const e = [...document.querySelectorAll(%q)].find((e) => e.textContent.trim().startsWith(%q));
+		if (!e) return "is not there";
+		e.scrollIntoView({ block: "center" });
+		const box = e.getBoundingClientRect();
+		const top = document.elementFromPoint(box.x + box.width / 2, box.y + box.height / 2);
+		if (!top || !e.contains(top)) return "is covered by " + (top && top.outerHTML.slice(0, 80));
+		e.click();
+		return "";
+	})()`, selector, text))
+	if problem != "" {
+		p.Fatalf("%s %q %s", selector, text, problem)
+	}
+}
+
+// fill clicks the first summary with a text, fills in the fields of its form by name, and sends the
+// form with its button. Without a summary, within is the form.
+func (p *tab) fill(within, summary string, fields ...string) {
+	p.Helper()
+	form := within
+	if summary != "" {
+		p.click(within+" summary", summary)
+		form = within + " details.act[open] form"
+	}
+	for i := 0; i+1 < len(fields); i += 2 {
+		eval[chromedp.Void](p, fmt.Sprintf(`document.querySelector(%q).value = %q`, fmt.Sprintf("%s [name=%s]", form, fields[i]), fields[i+1]))
+	}
+	p.click(form+" > button", "")
+}
+
+// actions makes every change of the dashboard by clicks, and looks what the stores have then.
+func actions(p *tab) {
+	p.Helper()
+	ctx := p.Context()
+	parked := func(state outbox.State) []outbox.Parked {
+		p.Helper()
+		list, err := p.scene.Outbox.ListParked(ctx, outbox.Filter{States: []outbox.State{state}})
+		if err != nil {
+			p.Fatal(err)
+		}
+		return list
+	}
+
+	p.visit("/dead")
+	p.fill("article:nth-of-type(1)", "Redrive…", "reason", "the queue is back")
+	p.sees("14 of 14 were redriven.")
+	id, left := p.dead("")
+	if left != 3 {
+		p.Errorf("%d events are dead after the redrive", left)
+	}
+
+	p.visit("/events/shop/" + id.String())
+	p.fill("main > .actions", "Discard…", "reason", "a test order")
+	p.sees("1 of 1 were discarded.")
+	if list := parked(outbox.Discarded); len(list) != 1 || list[0].ID != id || list[0].Reason != "a test order (by loopback)" {
+		p.Errorf("discarded are %+v", list)
+	}
+
+	p.visit("/deferred")
+	p.fill("tbody tr:nth-of-type(1)", "Move…", "at", "2031-02-03T04:05", "reason", "later")
+	p.sees("The event is due at 2031-02-03 04:05:00 UTC.")
+	p.fill("tbody tr:nth-of-type(2)", "Cancel…", "reason", "not wanted")
+	p.sees("The event is cancelled")
+	if list := parked(outbox.Cancelled); len(list) != 1 {
+		p.Errorf("cancelled are %+v", list)
+	}
+
+	p.visit("/pauses")
+	p.fill("article", "Resume…", "reason", "migrated")
+	p.sees("Topic invoice.created goes on within a second.")
+	p.fill("main > form:nth-of-type(1)", "", "name", "order.*", "for", "1h", "reason", "maintenance")
+	p.sees("Topic order.* is paused.")
+	p.visit("/pauses?source=stock&kind=consumer&name=stock/pay")
+	p.fill(`main > form:nth-of-type(2)`, "", "reason", "provider is down")
+	p.sees("Consumer stock/pay is paused.")
+	if list, err := p.scene.Outbox.Pauses(ctx); err != nil || len(list) != 1 || list[0].Name != "order.*" || list[0].By != "loopback" || list[0].Until.IsZero() {
+		p.Errorf("pauses are %+v, %v", list, err)
+	}
+
+	p.visit("/effects")
+	p.fill("article:nth-of-type(1)", "Record the result…", "result", `{"Number":"R-1"}`, "reason", "seen at the provider")
+	p.sees("The result is recorded")
+	p.fill("article:nth-of-type(1)", "Redrive…", "reason", "not charged")
+	p.sees("tried again under the same key")
+	p.visit("/effects?state=pending")
+	p.fill("article:nth-of-type(1)", "Discard…", "reason", "refunded by hand")
+	p.sees("The effect is discarded.")
+	list, err := p.scene.Ledger.List(ctx, inbox.EffectFilter{})
+	if err != nil || len(list) != 2 || list[0].State != inbox.EffectAnswered || list[1].State != inbox.EffectDiscarded {
+		p.Errorf("effects are %+v, %v", list, err)
+	}
+
+	p.visit("/dead")
+	p.click(`.theme [value="dark"]`, "")
+	p.waitFor(`document.documentElement.dataset.theme === "dark"`)
+	p.click(`.theme [value="auto"]`, "")
+	p.waitFor(`document.documentElement.dataset.theme === undefined`)
+}
+
+func TestEveryActionWorksByClicks(t *testing.T) {
+	t.Parallel()
+	p := open(t, nil)
+	p.look(1280, 900, "light")
+	actions(p)
+}
+
+// TestEveryActionWorksOnAPhone: a form that is wider than the window, or covered, cannot be clicked.
+func TestEveryActionWorksOnAPhone(t *testing.T) {
+	t.Parallel()
+	p := open(t, nil)
+	p.look(390, 844, "dark")
+	actions(p)
+}
+
+// TestEveryActionWorksWithoutJavaScript has the scripts of the pages refused by the policy of the
+// browser: the driver's own expressions still run.
+func TestEveryActionWorksWithoutJavaScript(t *testing.T) {
+	t.Parallel()
+	p := open(t, nil)
+	p.look(1280, 900, "light")
+	call(p, emulation.SetScriptExecutionDisabled, emulation.SetScriptExecutionDisabledParams{Value: true})
+	p.visit("/")
+	if eval[string](p, `typeof htmx`) != "undefined" {
+		t.Fatal("scripts run")
+	}
+	actions(p)
+}
+
+func TestSearchRefinesInPlace(t *testing.T) {
+	t.Parallel()
+	p := open(t, nil)
+	p.look(1280, 900, "light")
+	p.visit("/events")
+	eval[chromedp.Void](p, `window.stays = true`)
+	eval[chromedp.Void](p, `(() => {
+		const state = document.querySelector('select[name="state"]');
+		state.value = "dead";
+		state.dispatchEvent(new Event("change", { bubbles: true }));
+	})()`)
+	p.waitFor(`location.search.includes("state=dead") && document.querySelectorAll("#results tbody tr").length === 17`)
+	if !eval[bool](p, `window.stays === true`) {
+		t.Error("the page was loaded anew")
+	}
+}
