@@ -80,7 +80,7 @@ func (h *Handler) message(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	for _, s := range h.outboxes {
-		if found, err := s.find(r.Context(), outbox.Query{IDs: []uuid.UUID{id}, Limit: 1}); err == nil && len(found.Events) > 0 {
+		if found, _, err := s.find(r.Context(), outbox.Query{IDs: []uuid.UUID{id}, Limit: 1}); err == nil && len(found.Events) > 0 {
 			http.Redirect(w, r, h.eventLink(s.Name, id), http.StatusSeeOther)
 			return
 		}
@@ -92,7 +92,7 @@ func (h *Handler) message(w http.ResponseWriter, r *http.Request) {
 func (h *Handler) eventView(ctx context.Context, s *outboxSource, id uuid.UUID) (view, error) {
 	p := &eventPage{ID: id}
 	if s != nil {
-		p.Outbox, p.Partly = s.Name, s.search == nil
+		p.Outbox = s.Name
 		p.ofOutbox(ctx, s)
 	}
 	for _, in := range h.inboxes {
@@ -118,7 +118,8 @@ func (p *eventPage) add(at time.Time, what, tone, where, details string) {
 
 // ofOutbox reads what the outbox knows of the event.
 func (p *eventPage) ofOutbox(ctx context.Context, s *outboxSource) {
-	found, err := s.find(ctx, outbox.Query{IDs: []uuid.UUID{p.ID}, Limit: 1, Content: true})
+	found, partly, err := s.find(ctx, outbox.Query{IDs: []uuid.UUID{p.ID}, Limit: 1, Content: true})
+	p.Partly = partly
 	if err != nil {
 		p.fail(s.Name, err)
 	}
@@ -175,10 +176,10 @@ func stepTone(outcome string) string {
 
 // ofInbox reads what an inbox knows of the event.
 func (p *eventPage) ofInbox(ctx context.Context, s *inboxSource) {
-	if s.search == nil {
+	found, partly, err := s.find(ctx, inbox.Query{IDs: []uuid.UUID{p.ID}, Limit: perPage})
+	if partly {
 		p.Blind = append(p.Blind, s.Name)
 	}
-	found, err := s.find(ctx, inbox.Query{IDs: []uuid.UUID{p.ID}, Limit: perPage})
 	if err != nil {
 		p.fail(s.Name, err)
 	}
@@ -218,6 +219,9 @@ func (h *Handler) describe(p *eventPage, e *outbox.Record) {
 		if f.Value != "" {
 			p.Facts = append(p.Facts, f)
 		}
+	}
+	if n := p.Found.Attempts; n > 0 {
+		p.Facts = append(p.Facts, fact{"Attempts", count(n), ""})
 	}
 	p.Facts = append(p.Facts, fact{"Number in the outbox", count(p.Found.Seq), ""}, fact{"Shard", count(e.Shard), ""})
 	if !h.cfg.Payloads {

@@ -70,10 +70,11 @@ func (h *Handler) events(r *http.Request) (view, error) {
 
 // searchEvents searches an outbox, with the free text as whatever it may be.
 func (h *Handler) searchEvents(ctx context.Context, s *outboxSource, q outbox.Query, form url.Values) eventResults {
-	res := eventResults{Outbox: s.Name, Partly: s.search == nil}
+	res := eventResults{Outbox: s.Name}
 	all := meanings(strings.TrimSpace(form.Get("q")), q)
 	for _, meant := range all {
-		found, err := s.find(ctx, meant.query)
+		found, partly, err := s.find(ctx, meant.query)
+		res.Partly = partly
 		if errors.Is(err, errNoSearch) && len(all) > 1 {
 			continue
 		}
@@ -197,12 +198,20 @@ func prefix(text string) (from, to uuid.UUID, ok bool) {
 
 var errNoSearch = errors.New("the store of this outbox cannot search by first digits or correlation ID: look for the whole dispatch ID")
 
-// find searches for events. Without a search it looks among parked and deferred events.
-func (s *outboxSource) find(ctx context.Context, q outbox.Query) (outbox.Results, error) {
+// find searches for events. Without a search it looks among parked and deferred events, and returns
+// partly.
+func (s *outboxSource) find(ctx context.Context, q outbox.Query) (found outbox.Results, partly bool, err error) {
 	if s.search != nil {
-		return s.search.Search(ctx, q)
+		if found, err = s.search.Search(ctx, q); !errors.Is(err, errors.ErrUnsupported) {
+			return found, false, err
+		}
 	}
-	var found outbox.Results
+	found, err = s.findWaiting(ctx, q)
+	return found, true, err
+}
+
+// findWaiting searches among parked and deferred events.
+func (s *outboxSource) findWaiting(ctx context.Context, q outbox.Query) (found outbox.Results, err error) {
 	if q.From != uuid.Nil || q.To != uuid.Nil || q.CorrelationID != "" {
 		return found, errNoSearch
 	}

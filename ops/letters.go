@@ -3,6 +3,7 @@ package ops
 import (
 	"cmp"
 	"context"
+	"errors"
 	"net/http"
 	"regexp"
 	"slices"
@@ -51,38 +52,40 @@ func (s *outboxSource) walk(ctx context.Context, topic, part string, most int, y
 	var before, after int64
 	for seen := 0; seen < most; {
 		limit := min(batch, most-seen)
-		var page []outbox.Found
-		if s.search != nil { // it leaves the payloads in the database
-			found, err := s.search.Search(ctx, outbox.Query{States: states, Topic: topic, Error: part, Before: before, Limit: limit})
-			if err != nil {
-				return err
-			}
-			if page, before = found.Events, found.Before; len(page) == 0 && before == 0 {
-				return nil
-			}
-		} else {
-			parked, err := s.Operator.ListParked(ctx, outbox.Filter{States: states, Topic: topic, Error: part, After: after, Limit: limit})
-			if err != nil {
-				return err
-			}
-			for i := range parked {
-				page, after = append(page, ofParked(&parked[i])), parked[i].Seq
-			}
+		found, more, err := s.deadPage(ctx, outbox.Query{States: states, Topic: topic, Error: part, Before: before, Limit: limit}, &after)
+		if err != nil {
+			return err
 		}
-		for i := range page {
-			if !yield(ofEvent(&page[i])) {
+		for i := range found.Events {
+			if !yield(ofEvent(&found.Events[i])) {
 				return nil
 			}
 		}
-		if seen += max(1, len(page)); len(page) < limit && before == 0 {
+		seen += max(1, len(found.Events))
+		if before = found.Before; !more {
 			return nil
 		}
 	}
 	return nil
 }
 
+// deadPage reads the next dead events: by a search, which leaves the payloads in the database, or behind
+// after.
+func (s *outboxSource) deadPage(ctx context.Context, q outbox.Query, after *int64) (found outbox.Results, more bool, err error) {
+	if s.search != nil {
+		if found, err = s.search.Search(ctx, q); !errors.Is(err, errors.ErrUnsupported) {
+			return found, found.Before > 0, err
+		}
+	}
+	parked, err := s.Operator.ListParked(ctx, outbox.Filter{States: q.States, Topic: q.Topic, Error: q.Error, After: *after, Limit: q.Limit})
+	for i := range parked {
+		found.Events, *after = append(found.Events, ofParked(&parked[i])), parked[i].Seq
+	}
+	return found, len(parked) == q.Limit, err
+}
+
 func (s *outboxSource) byID(ctx context.Context, id uuid.UUID, _ string) (*letter, error) {
-	found, err := s.find(ctx, outbox.Query{IDs: []uuid.UUID{id}, States: []outbox.State{outbox.Dead, outbox.Retrying, outbox.Following}, Limit: 1})
+	found, _, err := s.find(ctx, outbox.Query{IDs: []uuid.UUID{id}, States: []outbox.State{outbox.Dead, outbox.Retrying, outbox.Following}, Limit: 1})
 	if err != nil || len(found.Events) == 0 {
 		return nil, err
 	}

@@ -2,6 +2,7 @@ package ops
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"net/url"
 	"slices"
@@ -60,23 +61,30 @@ func (h *Handler) messages(r *http.Request) (view, error) {
 		}
 	}
 	for _, s := range sources {
-		res := messageResults{Inbox: s.Name, Partly: s.search == nil}
-		found, err := s.find(r.Context(), q)
+		res := messageResults{Inbox: s.Name}
+		found, partly, err := s.find(r.Context(), q)
 		if err != nil {
 			res.Err = err.Error()
 		}
-		res.Messages, res.More = found.Messages, found.More
+		res.Messages, res.More, res.Partly = found.Messages, found.More, partly
 		p.Results = append(p.Results, res)
 	}
 	return view{Page: "messages", Title: "Messages", Data: p}, nil
 }
 
-// find searches for messages. Without a search it looks among parked messages.
-func (s *inboxSource) find(ctx context.Context, q inbox.Query) (inbox.Results, error) {
+// find searches for messages. Without a search it looks among parked messages, and returns partly.
+func (s *inboxSource) find(ctx context.Context, q inbox.Query) (found inbox.Results, partly bool, err error) {
 	if s.search != nil {
-		return s.search.SearchMessages(ctx, q)
+		if found, err = s.search.SearchMessages(ctx, q); !errors.Is(err, errors.ErrUnsupported) {
+			return found, false, err
+		}
 	}
-	var found inbox.Results
+	found, err = s.findParked(ctx, q)
+	return found, true, err
+}
+
+// findParked searches among parked messages.
+func (s *inboxSource) findParked(ctx context.Context, q inbox.Query) (found inbox.Results, err error) {
 	if q.From != uuid.Nil || q.To != uuid.Nil {
 		return found, errNoSearch
 	}

@@ -89,7 +89,7 @@ func TestEventHasItsTimeline(t *testing.T) {
 	t.Parallel()
 	s := newScene(t, true)
 	r := over(t, s, nil)
-	r.shows(deadEvent(r), "gave up after 10 attempts", "Written", "Returned", "relay "+"relay-7c5d9", "312 NO_ROUTE", "checkout-42", "order/42")
+	r.shows(deadEvent(r), "its attempts are used up", "Written", "Returned", "relay "+"relay-7c5d9", "312 NO_ROUTE", "checkout-42", "order/42")
 
 	parked, err := s.Inbox.ListParked(t.Context(), inboxDead)
 	if err != nil || len(parked) == 0 {
@@ -231,5 +231,65 @@ func TestThemeIsKept(t *testing.T) {
 		if got := header.Get("Location"); got != "/" {
 			t.Errorf("%s leads to %s", back, got)
 		}
+	}
+}
+
+// plain is an outbox or an inbox without a search.
+type plain struct{ ops.OutboxOperator }
+
+type plainInbox struct{ ops.InboxOperator }
+
+func TestWithoutSearchWhatWaitsIsShown(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, true)
+	r := over(t, s, func(c *ops.Config) {
+		c.Outboxes = []ops.Outbox{{Name: "shop", Operator: plain{s.Outbox}}}
+		c.Inboxes = []ops.Inbox{{Name: "stock", Operator: plainInbox{s.Inbox}}}
+	})
+	for target, texts := range map[string][]string{
+		"/":                     {"17 events have used up all attempts", "stock/reserve"},
+		"/events":               {"only parked and deferred events are listed", "mail.requested", "reminder.due"},
+		"/events?state=dead":    {"mail.requested", "312 NO_ROUTE"},
+		"/events?q=order-4242":  {"order.shipped", "found by key"},
+		"/events?state=pending": {"No such event here"},
+		"/messages":             {"only parked messages are listed", "article 4711"},
+		"/dead":                 {">14<", "17 in 2 causes"},
+		"/consumers":            {"only consumers of this process are known"},
+		"/effects":              {"keeps no ledger of effects"},
+	} {
+		r.shows(target, texts...)
+	}
+	id := firstOf(r, "mail.requested").String()
+	r.shows("/events/shop/"+id, "gave up after 10 attempts", "messages that were applied are not shown")
+	if status, body := r.post("/dead/redrive", "source", "shop", "id", id, "scope", "cause", "reason", "x"); !strings.Contains(body, "14 of 14 were redriven.") {
+		t.Errorf("redrive: status %d", status)
+	}
+}
+
+func TestManyDeadLettersAreReadInPages(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, false)
+	ctx := t.Context()
+	if _, err := s.Write(ctx, "charge", "", 250, time.Time{}, `{}`); err != nil {
+		t.Fatal(err)
+	}
+	queued, err := s.Queued(ctx, 250)
+	if err != nil || len(queued) != 250 {
+		t.Fatal(len(queued), err)
+	}
+	for i := range queued {
+		if err := s.Fail(ctx, &queued[i], 10, true, "declined"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, r := range []*rig{over(t, s, asDana), over(t, s, func(c *ops.Config) {
+		asDana(c)
+		c.Outboxes = []ops.Outbox{{Name: "shop", Operator: plain{s.Outbox}}}
+	})} {
+		r.shows("/dead", ">250<", "250 in 1 cause", "The first 10 of 250")
+	}
+	r := over(t, s, asDana)
+	if status, body := r.post("/dead/discard", "source", "shop", "id", queued[7].ID.String(), "scope", "cause", "reason", "x"); !strings.Contains(body, "250 of 250 were discarded.") {
+		t.Errorf("status %d", status)
 	}
 }

@@ -2,6 +2,7 @@ package ops
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -90,6 +91,9 @@ func (s *outboxSource) highest(ctx context.Context) (int64, error) {
 		return 0, nil
 	}
 	found, err := s.search.Search(ctx, outbox.Query{Limit: 1, Scan: 1})
+	if errors.Is(err, errors.ErrUnsupported) {
+		return 0, nil
+	}
 	if err != nil || len(found.Events) == 0 {
 		return 0, err
 	}
