@@ -22,10 +22,12 @@ type StalledRoute struct {
 	LastError string
 }
 
-// RouteState is the state of a [StalledRoute].
+// RouteState is the state of a route.
 type RouteState string
 
 const (
+	// RouteWorking routes take messages, as far as the relay knows. No [StalledRoute] has this state.
+	RouteWorking RouteState = "working"
 	// RouteRefusing routes refuse or return messages.
 	RouteRefusing RouteState = "refusing"
 	// RoutePaused routes are paused by an operator; LastError says until when, by whom and why.
