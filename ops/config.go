@@ -63,7 +63,8 @@ type Outbox struct {
 	// Operator is usually a *producer.Outbox. Required.
 	Operator OutboxOperator
 	// Parts are further objects about the outbox, such as its store. The handler looks in Operator and
-	// then here for [outbox.Searcher], which finds events in any state.
+	// then here for [outbox.Searcher], which finds events in any state, and for [Fleet], which tells of
+	// the relays one by one.
 	Parts []any
 }
 
@@ -76,8 +77,9 @@ type Inbox struct {
 	// Effects is usually an *effects.Ledger. Without it the inbox has no effects.
 	Effects Effects
 	// Parts are further objects about the inbox, such as its store and its auditor. The handler looks in
-	// Operator and then here for [inbox.Searcher], which finds messages in any state, and for
-	// [Registry] and [Counts], which tell of consumers without a handler in this process.
+	// Operator and then here for [inbox.Searcher], which finds messages in any state, for [Handlers],
+	// which tells of all processes, and for [Registry] and [Counts], which tell of consumers without a
+	// handler in this process.
 	Parts []any
 }
 

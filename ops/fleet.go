@@ -1,14 +1,17 @@
 package ops
 
 import (
+	"cmp"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/boxpair/boxpair/health"
 	"github.com/boxpair/boxpair/idgen"
-	"github.com/boxpair/boxpair/store/control"
+	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
@@ -61,7 +64,8 @@ func (h *Handler) deferred(r *http.Request) (view, error) {
 	return view{Page: "deferred", Title: "Deferred events", Data: p}, nil
 }
 
-// routesPage lists the topics to which relays cannot send.
+// routesPage lists the topics of the relays: all of them if the relays tell, else those to which they
+// cannot send.
 type routesPage struct {
 	Sources []routeSource
 	None    bool
@@ -69,23 +73,73 @@ type routesPage struct {
 
 type routeSource struct {
 	Outbox string
-	Routes []outbox.StalledRoute
+	Routes []routeRow
 	Relays int
-	Err    string
+	// Told tells that the relays report every topic.
+	Told bool
+	More int
+	Err  string
+}
+
+// routeRow is a topic at a relay.
+type routeRow struct {
+	Relay string
+	outbox.TopicReport
+	For time.Duration
 }
 
 func (h *Handler) routesPage(r *http.Request) (view, error) {
 	p := routesPage{None: true}
 	for _, s := range h.outboxes {
 		now, err := s.read(r.Context())
-		list := routeSource{Outbox: s.Name, Routes: now.Routes, Relays: now.Stats.Relays}
+		list := routeSource{Outbox: s.Name, Relays: now.Stats.Relays}
+		list.Routes, list.Told, list.More = routeRows(&now)
 		if err != nil {
 			list.Err = err.Error()
 		}
-		p.None = p.None && err == nil && len(now.Routes) == 0
+		p.None = p.None && err == nil && len(list.Routes) == 0
 		p.Sources = append(p.Sources, list)
 	}
 	return view{Page: "routes", Title: "Topics and routes", Live: true, Data: p}, nil
+}
+
+// mostRoutes bounds the topics of an outbox that a page lists.
+const mostRoutes = 200
+
+// routeRows returns the topics that relays report, those that do not work first, and how many more there
+// are. A relay of an earlier version reports the topics that do not work only.
+func routeRows(now *outboxState) (rows []routeRow, told bool, more int) {
+	reported := make(map[string]bool)
+	for i := range now.Relays {
+		relay := &now.Relays[i]
+		if relay.ReportedAt.IsZero() {
+			continue
+		}
+		told, reported[relay.Name], more = true, true, more+relay.MoreTopics
+		for _, t := range relay.Topics {
+			row := routeRow{Relay: relay.Name, TopicReport: t}
+			if !t.Since.IsZero() {
+				row.For = now.At.Sub(t.Since)
+			}
+			rows = append(rows, row)
+		}
+	}
+	for i := range now.Routes {
+		if x := &now.Routes[i]; !reported[x.Relay] {
+			rows = append(rows, routeRow{x.Relay, outbox.TopicReport{Topic: x.Topic, Route: x.Route, State: x.State, LastError: x.LastError}, x.For})
+		}
+	}
+	slices.SortStableFunc(rows, func(a, b routeRow) int {
+		return cmp.Or(cmp.Compare(routeRank(a.State), routeRank(b.State)), cmp.Compare(b.SentPerSecond, a.SentPerSecond), strings.Compare(a.Topic, b.Topic))
+	})
+	if n := len(rows) - mostRoutes; n > 0 {
+		rows, more = rows[:mostRoutes], more+n
+	}
+	return rows, told, more
+}
+
+func routeRank(s outbox.RouteState) int {
+	return slices.Index([]outbox.RouteState{outbox.RouteRefusing, outbox.RouteUnavailable, outbox.RoutePaused, outbox.RouteWorking}, s)
 }
 
 // relaysPage shows who sends the events.
@@ -97,7 +151,6 @@ type relaySource struct {
 	Outbox string
 	Now    outboxState
 	Shards int
-	Report health.Report
 	Err    string
 }
 
@@ -105,13 +158,30 @@ func (h *Handler) relays(r *http.Request) (view, error) {
 	p := relaysPage{}
 	for _, s := range h.outboxes {
 		now, err := s.read(r.Context())
-		list := relaySource{Outbox: s.Name, Now: now, Shards: idgen.Shards, Report: now.report(h.cfg.Health)}
+		list := relaySource{Outbox: s.Name, Now: now, Shards: idgen.Shards}
 		if err != nil {
 			list.Err = err.Error()
 		}
 		p.Sources = append(p.Sources, list)
 	}
 	return view{Page: "relays", Title: "Relays", Live: true, Data: p}, nil
+}
+
+// ranges returns ascending numbers in short, as "0–3, 7".
+func ranges(numbers []int) string {
+	var parts []string
+	for i := 0; i < len(numbers); {
+		j := i
+		for j+1 < len(numbers) && numbers[j+1] == numbers[j]+1 {
+			j++
+		}
+		part := strconv.Itoa(numbers[i])
+		if j > i {
+			part += "–" + strconv.Itoa(numbers[j])
+		}
+		parts, i = append(parts, part), j+1
+	}
+	return strings.Join(parts, ", ")
 }
 
 // consumersPage lists the consumers of inboxes.
@@ -122,7 +192,9 @@ type consumersPage struct {
 type consumerSource struct {
 	Inbox     string
 	Consumers []consumerRow
-	Pauses    []control.Pause
+	Handlers  []inbox.RunningHandler
+	// Told tells that processes report their handlers.
+	Told bool
 	// Partly tells that only consumers with a handler in this process are known.
 	Partly bool
 	Err    string
@@ -137,7 +209,7 @@ func (h *Handler) consumers(r *http.Request) (view, error) {
 	p := consumersPage{}
 	for _, s := range h.inboxes {
 		now, err := s.read(r.Context())
-		list := consumerSource{Inbox: s.Name, Pauses: now.Pauses, Partly: s.registry == nil || s.counts == nil}
+		list := consumerSource{Inbox: s.Name, Partly: s.registry == nil || s.counts == nil, Handlers: now.Handlers, Told: now.Handlers != nil}
 		if err != nil {
 			list.Err = err.Error()
 		}

@@ -181,7 +181,7 @@ func (h *Handler) back(w http.ResponseWriter, r *http.Request) {
 func (h *Handler) funcs() template.FuncMap {
 	return template.FuncMap{
 		"link": h.link, "eventLink": h.eventLink, "short": short, "when": when, "ago": ago, "span": span, "count": count, "upper": upper,
-		"clip": clip, "rate": rate, "word": word, "tone": tone,
+		"clip": clip, "rate": rate, "ranges": ranges, "perSecond": func(r float64) string { return rate(&r) }, "word": word, "tone": tone,
 		"dict": func(args ...any) map[string]any {
 			all := make(map[string]any)
 			for i := 0; i+1 < len(args); i += 2 {
@@ -278,7 +278,7 @@ func word(state any) string { return strings.ReplaceAll(fmt.Sprint(state), "_", 
 // tone returns the class of a state: its colour stands beside its name, never alone.
 func tone(state any) string {
 	switch fmt.Sprint(state) {
-	case string(health.Healthy), "delivered", "applied", "done", "running":
+	case string(health.Healthy), "delivered", "applied", "done", "running", "working":
 		return "good"
 	case string(health.Degraded), "retrying", "following", "refusing", "paused", "too_old", "altered", "uncertain", "effect_uncertain", "unavailable":
 		return "warn"

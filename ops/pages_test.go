@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/boxpair/boxpair/ops"
+	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
@@ -291,5 +292,62 @@ func TestManyDeadLettersAreReadInPages(t *testing.T) {
 	r := over(t, s, asDana)
 	if status, body := r.post("/dead/discard", "source", "shop", "id", queued[7].ID.String(), "scope", "cause", "reason", "x"); !strings.Contains(body, "250 of 250 were discarded.") {
 		t.Errorf("status %d", status)
+	}
+}
+
+// reporting is an outbox whose relays report, and an inbox whose processes do.
+type reporting struct{}
+
+func (reporting) ListRelays(context.Context) ([]outbox.Relay, error) {
+	started := time.Now().Add(-time.Hour)
+	return []outbox.Relay{
+		{Name: "relay-a", Shards: []int{0, 1, 2, 9}, ReportedAt: time.Now(), RelayReport: outbox.RelayReport{
+			Host: "north-1", Version: "v1.9.0", StartedAt: started, Window: 1000, InFlight: 37, Sent: 123456, SentPerSecond: 81.4, MoreTopics: 5,
+			Topics: []outbox.TopicReport{
+				{Topic: "order.placed", Route: "orders", State: outbox.RouteWorking, Sent: 120000, SentPerSecond: 80},
+				{Topic: "mail.requested", Route: "mails", State: outbox.RouteUnavailable, Since: time.Now().Add(-5 * time.Minute), LastError: "no answer"},
+			},
+		}},
+		{Name: "relay-old", Shards: []int{3}},
+	}, nil
+}
+
+func (reporting) ListHandlers(context.Context) ([]inbox.RunningHandler, error) {
+	return []inbox.RunningHandler{{
+		Process:       inbox.Process{Name: "stock-7f", Host: "south-2", Version: "v1.9.0"},
+		HandlerReport: inbox.HandlerReport{Consumer: "stock/reserve", InFlight: 4, Applied: 9876, Duplicates: 321, Failed: 12, CacheSize: 50000, CacheEntries: 1234, LastError: "out of stock"},
+	}}, nil
+}
+
+// unable is a part whose store cannot answer.
+type unable struct{}
+
+func (unable) ListRelays(context.Context) ([]outbox.Relay, error) { return nil, errors.ErrUnsupported }
+
+func (unable) ListHandlers(context.Context) ([]inbox.RunningHandler, error) {
+	return nil, errors.ErrUnsupported
+}
+
+func TestReportsOfRelaysAndProcessesAreShown(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, true)
+	with := func(p any) *rig {
+		return over(t, s, func(c *ops.Config) {
+			c.Outboxes[0].Operator, c.Outboxes[0].Parts = plain{s.Outbox}, []any{p}
+			c.Inboxes[0].Operator, c.Inboxes[0].Parts = plainInbox{s.Inbox}, []any{p}
+		})
+	}
+	r := with(reporting{})
+	r.shows("/relays", "relay-a", "north-1", "v1.9.0", "37 of 1,000", "123,456", "81.4", `title="0–2, 9"`, "shards 3; the relay has reported nothing more")
+	r.shows("/consumers", "south-2", "stock-7f", "9,876", "321", "1,234 of 50,000", "out of stock")
+	body := r.shows("/routes", "order.placed", "working", "unavailable", "5 min", "120,000", "5 more topics are not listed")
+	if strings.Index(body, "mail.requested</a>") > strings.Index(body, "order.placed</a>") {
+		t.Error("what does not work is not first")
+	}
+	r = with(unable{})
+	r.shows("/relays", "does not tell of its relays one by one")
+	r.shows("/routes", "mail.requested", "refusing")
+	if strings.Contains(r.page("/consumers"), "Processes") {
+		t.Error("processes are shown that nobody tells of")
 	}
 }

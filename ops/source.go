@@ -23,6 +23,7 @@ const fresh = time.Second
 type outboxSource struct {
 	Outbox
 	search outbox.Searcher // nil if no part has it
+	fleet  Fleet           // likewise
 
 	mu     sync.Mutex
 	state  outboxState
@@ -35,11 +36,37 @@ type outboxState struct {
 	Stats  outbox.Stats
 	Routes []outbox.StalledRoute
 	Pauses []control.Pause
+	// Relays are the visible relays; nil if no part tells of them.
+	Relays []outbox.Relay
+}
+
+// Fleet is an optional part of an outbox that tells of its relays one by one.
+type Fleet interface {
+	// ListRelays reads the visible relays, by name.
+	ListRelays(ctx context.Context) ([]outbox.Relay, error)
+}
+
+// Handlers is an optional part of an inbox that tells which processes handle messages.
+type Handlers interface {
+	// ListHandlers reads what processes tell of their handlers, by consumer and process.
+	ListHandlers(ctx context.Context) ([]inbox.RunningHandler, error)
+}
+
+// told returns what a part of a source has answered; nothing if its store cannot answer.
+func told[T any](list []T, err error) ([]T, error) {
+	if errors.Is(err, errors.ErrUnsupported) {
+		return nil, nil
+	}
+	if list == nil && err == nil {
+		list = []T{}
+	}
+	return list, err
 }
 
 func newOutboxSource(o Outbox) *outboxSource {
 	s := &outboxSource{Outbox: o}
 	s.search, _ = part[outbox.Searcher](o.Operator, o.Parts)
+	s.fleet, _ = part[Fleet](o.Operator, o.Parts)
 	return s
 }
 
@@ -74,6 +101,11 @@ func (s *outboxSource) read(ctx context.Context) (outboxState, error) {
 	}
 	if now.Pauses, err = s.Operator.Pauses(ctx); err != nil {
 		return s.state, err
+	}
+	if s.fleet != nil {
+		if now.Relays, err = told(s.fleet.ListRelays(ctx)); err != nil {
+			return s.state, err
+		}
 	}
 	now.At = time.Now()
 	highest, err := s.highest(ctx)
@@ -127,6 +159,7 @@ type inboxSource struct {
 	search   inbox.Searcher // nil if no part has it
 	registry Registry       // likewise
 	counts   Counts         // likewise
+	handlers Handlers       // likewise
 
 	mu    sync.Mutex
 	state inboxState
@@ -137,6 +170,8 @@ type inboxState struct {
 	At        time.Time
 	Consumers []consumerState
 	Pauses    []control.Pause
+	// Handlers are the handlers of all processes; nil if no part tells of them.
+	Handlers []inbox.RunningHandler
 }
 
 // consumerState is the state of a consumer.
@@ -154,6 +189,7 @@ func newInboxSource(in Inbox) *inboxSource {
 	s.search, _ = part[inbox.Searcher](in.Operator, in.Parts)
 	s.registry, _ = part[Registry](in.Operator, in.Parts)
 	s.counts, _ = part[Counts](in.Operator, in.Parts)
+	s.handlers, _ = part[Handlers](in.Operator, in.Parts)
 	return s
 }
 
@@ -191,8 +227,14 @@ func (s *inboxSource) read(ctx context.Context) (inboxState, error) {
 			}
 		}
 	}
-	s.state = inboxState{time.Now(), list, pauses}
-	return s.state, nil
+	now := inboxState{At: time.Now(), Consumers: list, Pauses: pauses}
+	if s.handlers != nil {
+		if now.Handlers, err = told(s.handlers.ListHandlers(ctx)); err != nil {
+			return s.state, err
+		}
+	}
+	s.state = now
+	return now, nil
 }
 
 // mostConsumers bounds how many registered consumers are counted for one look.
