@@ -52,9 +52,9 @@ const (
 
 // commands are all subcommands with settings, in the order of the help.
 var commands = slices.Concat(
-	[]command{status}, lookCommands, []command{events, examine},
+	[]command{status}, lookCommands, []command{family, events, examine},
 	pauseCommands, letterCommands, deferredCommands, []command{replay}, effectCommands,
-	[]command{relayCommand, drain, janitor},
+	[]command{relayCommand, drain, janitor, dashboard},
 	[]command{verify, identify},
 	migrateCommands, []command{version},
 )

@@ -24,33 +24,14 @@ import (
 
 // outboxOperator is the part of an outbox that the operator's commands need.
 type outboxOperator interface {
-	pauser
-	Stats(ctx context.Context) (outbox.Stats, error)
-	ListRoutes(ctx context.Context) ([]outbox.StalledRoute, error)
-	ListParked(ctx context.Context, f outbox.Filter) ([]outbox.Parked, error)
-	Attempts(ctx context.Context, id uuid.UUID, limit int) ([]outbox.Attempt, error)
-	Deliveries(ctx context.Context, id uuid.UUID) ([]outbox.Delivery, error)
-	ListDeferred(ctx context.Context, f outbox.DeferredFilter) ([]outbox.Deferred, error)
-	Cancel(ctx context.Context, reason string, ids ...uuid.UUID) ([]uuid.UUID, error)
-	Reschedule(ctx context.Context, at time.Time, ids ...uuid.UUID) ([]uuid.UUID, error)
+	ops.OutboxOperator
 	Replay(ctx context.Context, r producer.Replay) (producer.ReplayReport, error)
-	Redrive(ctx context.Context, f outbox.Filter, reason string) ([]uuid.UUID, error)
-	Discard(ctx context.Context, f outbox.Filter, reason string) ([]uuid.UUID, error)
-}
-
-// inboxOperator is the part of an inbox that the operator's commands need.
-type inboxOperator interface {
-	pauser
-	ListParked(ctx context.Context, f inbox.Filter) ([]inbox.Parked, error)
-	Redrive(ctx context.Context, f inbox.Filter, reason string) ([]uuid.UUID, error)
-	Discard(ctx context.Context, f inbox.Filter, reason string) ([]uuid.UUID, error)
-	Attempts(ctx context.Context, id uuid.UUID, limit int) ([]inbox.Attempt, error)
 }
 
 // operators holds both sides of one database.
 type operators struct {
 	outbox   outboxOperator
-	inbox    inboxOperator
+	inbox    ops.InboxOperator
 	events   outbox.Searcher
 	messages inbox.Searcher
 	states   inboxStates
@@ -63,9 +44,9 @@ type operators struct {
 	places   *places
 	ledger   ops.Effects // nil if the store keeps no effects
 	parts    []any       // the store, and what else a dashboard asks
-	isInbox  bool   // the settings name the database as an inbox
-	name     string // of the database, without user and password
-	user     string // of the database
+	isInbox  bool        // the settings name the database as an inbox
+	name     string      // of the database, without user and password
+	user     string      // of the database
 }
 
 // inboxStates reads the state of the consumers of a store.

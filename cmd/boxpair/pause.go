@@ -12,15 +12,9 @@ import (
 
 	"github.com/boxpair/boxpair/audit"
 	"github.com/boxpair/boxpair/internal/topics"
+	"github.com/boxpair/boxpair/ops"
 	"github.com/boxpair/boxpair/store/control"
 )
-
-// pauser is the part of an outbox or an inbox that the commands about pauses need.
-type pauser interface {
-	Pause(ctx context.Context, p control.Pause) error
-	Resume(ctx context.Context, kind control.Kind, name string) (bool, error)
-	Pauses(ctx context.Context) ([]control.Pause, error)
-}
 
 // pausing holds the settings of the commands about pauses.
 type pausing struct {
@@ -145,7 +139,7 @@ func (p *pausing) choose() error {
 }
 
 // of returns the side of a database that the settings name.
-func (p *pausing) of(s *operators) pauser {
+func (p *pausing) of(s *operators) ops.Pauser {
 	if len(p.inboxes) > 0 {
 		return s.inbox
 	}
@@ -177,7 +171,7 @@ func (p *pausing) begin(ctx context.Context, proc *process) (int, error) {
 }
 
 // beginAt begins the pause, and prints the pause as the database has it.
-func (p *pausing) beginAt(ctx context.Context, side pauser, out io.Writer) error {
+func (p *pausing) beginAt(ctx context.Context, side ops.Pauser, out io.Writer) error {
 	err := side.Pause(ctx, p.pause)
 	if errors.Is(err, control.ErrOver) {
 		return fmt.Errorf("--for, --until: nothing is paused under the name: %w", err)
