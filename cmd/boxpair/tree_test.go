@@ -115,7 +115,7 @@ func TestDashboardIsServedUntilItIsStopped(t *testing.T) {
 	if status, _ := get(""); status != http.StatusUnauthorized {
 		t.Errorf("without the token: %d", status)
 	}
-	if status, page := get(token); status != http.StatusOK || !strings.Contains(page, "shop.db") {
+	if status, page := get(token); status != http.StatusOK || !strings.Contains(page, ">shop<") {
 		t.Errorf("with the token: %d, %.500s", status, page)
 	}
 	ok(t, cmd.Process.Signal(syscall.SIGTERM))

@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"path/filepath"
+	"strings"
 
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/consumer/effects"
@@ -94,18 +96,47 @@ func (u *looks) handler(all []*operators, log *slog.Logger) (http.Handler, error
 		}
 		c.Loopback = ops.Operator
 	}
-	for _, s := range all {
+	names := addressed(all)
+	for i, s := range all {
 		if s.isInbox {
-			one := ops.Inbox{Name: s.name, Operator: s.inbox, Parts: s.parts}
+			one := ops.Inbox{Name: names[i], Operator: s.inbox, Parts: s.parts}
 			if s.ledger != nil {
 				one.Effects = s.ledger
 			}
 			c.Inboxes = append(c.Inboxes, one)
 			continue
 		}
-		c.Outboxes = append(c.Outboxes, ops.Outbox{Name: s.name, Operator: s.outbox, Parts: s.parts})
+		c.Outboxes = append(c.Outboxes, ops.Outbox{Name: names[i], Operator: s.outbox, Parts: s.parts})
 	}
 	return ops.New(c)
+}
+
+// addressed returns a short name for each database, which can stand in an address: that of the database
+// or of the file, with a number where an earlier one of its side has the same.
+func addressed(all []*operators) []string {
+	names, taken := make([]string, len(all)), make(map[string]int)
+	for i, s := range all {
+		name := strings.TrimSuffix(filepath.Base(s.target.path), filepath.Ext(s.target.path))
+		switch {
+		case s.target.pool != nil:
+			name = s.target.pool.ConnConfig.Database
+		case s.target.server != nil:
+			name = s.target.server.DBName
+		}
+		name = strings.Map(func(r rune) rune {
+			if strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.", r) {
+				return r
+			}
+			return '-'
+		}, name)
+		side := fmt.Sprint(s.isInbox, name)
+		taken[side]++
+		if n := taken[side]; n > 1 {
+			name = fmt.Sprintf("%s-%d", name, n)
+		}
+		names[i] = name
+	}
+	return names
 }
 
 // settled returns the ledger of an inbox, or nil if its store keeps no effects.
