@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/boxpair/boxpair/internal/testenv"
@@ -21,7 +23,7 @@ func TestOnAServerOfItsOwn(t *testing.T) {
 	t.Run("healthy databases give no finding", func(t *testing.T) { healthyServer(t, r, server) })
 	t.Run("connections", func(t *testing.T) { fewConnections(t, r, server) })
 	t.Run("settings", func(t *testing.T) { riskySettings(t, r, server) })
-	t.Run("slot that nobody reads", func(t *testing.T) { forgottenSlot(t, r) })
+	t.Run("slots", func(t *testing.T) { slots(t, r, server) })
 	t.Run("standby", func(t *testing.T) { standbyThatReads(t, r, server) })
 }
 
@@ -96,11 +98,57 @@ func riskySettings(t *testing.T, r *rig, server *service.Postgres) {
 	}
 }
 
-func forgottenSlot(t *testing.T, r *rig) {
-	r.exec(`SELECT pg_create_physical_replication_slot('forgotten', true)`)
-	want(t, examine(t, r.cfg), doctor.ReplicationSlot, doctor.Stalls, "slot forgotten", "pg_drop_replication_slot('forgotten')")
+func slots(t *testing.T, r *rig, server *service.Postgres) {
+	r.exec(`SELECT pg_create_physical_replication_slot('forgotten', true), pg_create_physical_replication_slot('slow', true)`)
+	want(t, r.examine(), doctor.ReplicationSlot, doctor.Stalls, "nobody reads the replication slot forgotten", "pg_drop_replication_slot('forgotten')")
+
+	reader := readSlot(t, server.URL(), "slow")
+	r.exec(`CREATE TABLE written AS SELECT 1`)
 	r.exec(`SELECT pg_drop_replication_slot('forgotten')`)
-	none(t, examine(t, r.cfg), doctor.ReplicationSlot)
+	none(t, r.examine(), doctor.ReplicationSlot)
+	r.cfg.SlotBytes = 1
+	want(t, r.examine(), doctor.ReplicationSlot, doctor.Stalls, "the reader of the replication slot slow is")
+	r.cfg.SlotBytes = 0
+	if err := reader.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+
+	r.exec(`ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'`)
+	r.exec(`SELECT pg_reload_conf()`)
+	for range 4 {
+		r.exec(`DROP TABLE IF EXISTS written; CREATE TABLE written AS SELECT 1`)
+		r.exec(`SELECT pg_switch_wal()`)
+	}
+	r.exec(`CHECKPOINT`)
+	await(t, r.cfg, doctor.ReplicationSlot, doctor.Loses, "slot slow has lost its log")
+	r.exec(`ALTER SYSTEM RESET max_slot_wal_keep_size`)
+	r.exec(`SELECT pg_reload_conf(), pg_drop_replication_slot('slow')`)
+}
+
+// readSlot begins to read a slot, and says nothing about what it has read.
+func readSlot(t *testing.T, address, slot string) *pgconn.PgConn {
+	t.Helper()
+	conn, err := pgconn.Connect(t.Context(), address+"&replication=true")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
+	conn.Frontend().Send(&pgproto3.Query{String: "START_REPLICATION SLOT " + slot + " PHYSICAL 0/1000000"})
+	if err := conn.Frontend().Flush(); err != nil {
+		t.Fatal(err)
+	}
+	for {
+		switch message, err := conn.ReceiveMessage(t.Context()); message := message.(type) {
+		case *pgproto3.CopyBothResponse:
+			return conn
+		case *pgproto3.ErrorResponse:
+			t.Fatal(message.Message)
+		default:
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
 }
 
 func standbyThatReads(t *testing.T, r *rig, server *service.Postgres) {
