@@ -25,6 +25,10 @@ var (
 	ErrBeyondHorizon = errors.New("re-send horizon is over, consumers may have forgotten the event: use Force to send it all the same")
 )
 
+// ErrNotEditable is wrapped by the error of [Outbox.Edit] if the event is neither dead, retrying nor
+// discarded.
+var ErrNotEditable = errors.New("only dead, retrying and discarded events can be edited")
+
 // errEnded is the error of a writer after the end of its transaction.
 var errEnded = fmt.Errorf("%w: the transaction that the context was in has ended", ErrNoTransaction)
 

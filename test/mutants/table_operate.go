@@ -132,6 +132,14 @@ var operating = []Mutant{
 		Test:   Test{"store/postgres", "TestConsumerContract/operator/redriven message that was altered before its discard runs only by force"},
 	},
 	{
+		Name: "edits-share-an-identity", Guarantee: "G2",
+		Broken: "Two edits of an event with different content have one dispatch ID.",
+		File:   "producer/edit.go",
+		Old:    `idgen.Child(editor+r.Digest.String(), p.ID, 0)`,
+		New:    `idgen.Child(editor, p.ID, 0)`,
+		Test:   Test{"producer", "TestEventsAreEdited/sqlite/same content is written once, and other content anew"},
+	},
+	{
 		Name: "missing-migrations-are-healthy", Guarantee: "G7",
 		Broken: "The command status calls an outbox healthy whose tables lack migrations.",
 		File:   "cmd/boxpair/status.go",
