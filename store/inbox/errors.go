@@ -27,6 +27,8 @@ var (
 	// ErrClockJump is returned when the time up to which dispatch IDs are forgotten would advance
 	// in a larger step than the caller allows.
 	ErrClockJump = errors.New("database clock jumped ahead: nothing is forgotten")
+	// ErrNoConsumer is wrapped if no consumer was registered under a name.
+	ErrNoConsumer = errors.New("no consumer was registered under the name")
 	// ErrLeaseEnded is wrapped by the error of an effect whose lease ended before its process
 	// reported.
 	ErrLeaseEnded = errors.New("lease of the effect ended before its process reported")

@@ -286,3 +286,16 @@ func (s *Store) ParkedConsumers(ctx context.Context) ([]string, error) {
 	}
 	return names, nil
 }
+
+var findConsumer = statement(`SELECT coalesce(min(id), 0) FROM {{inbox_consumers}} WHERE name = $1`)
+
+// FindConsumer implements [inbox.ConsumerFinder].
+func (s *Store) FindConsumer(ctx context.Context, name string) (consumer int, err error) {
+	if err := s.queryRow(ctx, findConsumer, name).Scan(&consumer); err != nil {
+		return 0, failed("find a consumer", &ownError{err})
+	}
+	if consumer == 0 {
+		return 0, inbox.ErrNoConsumer
+	}
+	return consumer, nil
+}

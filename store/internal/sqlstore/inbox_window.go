@@ -224,3 +224,15 @@ func (s *Store) ParkedConsumers(ctx context.Context) ([]string, error) {
 	}
 	return names, nil
 }
+
+// FindConsumer implements [inbox.ConsumerFinder].
+func (s *Store) FindConsumer(ctx context.Context, name string) (consumer int, err error) {
+	err = s.c.One(ctx, s.c.DB, []any{&consumer}, `SELECT id FROM {inbox_consumers} WHERE name = ?`, Text(name))
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return 0, inbox.ErrNoConsumer
+	case err != nil:
+		return 0, fmt.Errorf("find a consumer: %w", &OwnError{err})
+	}
+	return consumer, nil
+}
