@@ -18,7 +18,8 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// editor is the consumer in the dispatch IDs of edited messages, before the digest of their content.
+// editor is the consumer in the dispatch IDs of edited messages, before the digest of their
+// content.
 const editor = "boxpair/edit/"
 
 // Content is the part of a message that [Inbox.Edit] can change.
@@ -28,27 +29,28 @@ type Content struct {
 	Headers map[string]string
 }
 
-// Edit parks an edited copy of a message of consumer, due at once, and then discards the message. The
-// content of a message never changes under its dispatch ID, so the copy is a message of its own: a
-// child of the message, with the same topic, key and metadata, a digest of its own, and the present
-// time as its stamp. Edit returns the dispatch ID of the copy. The consumer's Run handles the copy, in
-// any process. Copies of the message that arrive later stay duplicates.
+// Edit parks an edited copy of a message of consumer, due at once, and then discards the message.
+// The content of a message never changes under its dispatch ID, so the copy is a message of its
+// own: a child of the message, with the same topic, key and metadata, a digest of its own, and the
+// present time as its stamp. Edit returns the dispatch ID of the copy. The consumer's Run handles
+// the copy, in any process. Copies of the message that arrive later stay duplicates.
 //
-// edit changes the content of the message, which it may keep or modify in place. An error of edit ends
-// Edit, and nothing is written. The message is dead, too old, altered or discarded; otherwise the error
-// wraps [ErrNotEditable], as for an unknown ID. If several messages of the consumer have the ID, the
-// error wraps ErrNotEditable unless all but one are discarded. The signature of a signed message,
-// which was checked when the message arrived, is left out of the copy; a message that was not verified
-// cannot be edited, and gives ErrNotEditable, since the copy would pass for a verified message.
+// edit changes the content of the message, which it may keep or modify in place. An error of edit
+// ends Edit, and nothing is written. The message is dead, too old, altered or discarded; otherwise
+// the error wraps [ErrNotEditable], as for an unknown ID. If several messages of the consumer have
+// the ID, the error wraps ErrNotEditable unless all but one are discarded. The signature of a
+// signed message, which was checked when the message arrived, is left out of the copy; a message
+// that was not verified cannot be edited, and gives ErrNotEditable, since the copy would pass for a
+// verified message.
 //
-// The dispatch ID of the copy is computed from the message and the new content. Editing a message again
-// to the same content parks no second copy and returns the same ID, as long as the consumer remembers
-// it; so Edit can be repeated after any error, also if it parked the copy and could not discard the
-// message. Other content makes another copy.
+// The dispatch ID of the copy is computed from the message and the new content. Editing a message
+// again to the same content parks no second copy and returns the same ID, as long as the consumer
+// remembers it; so Edit can be repeated after any error, also if it parked the copy and could not
+// discard the message. Other content makes another copy.
 //
-// The reason is required. It is kept with the message behind the ID of the copy, and both have at most
-// 1 KiB. A message that was discarded before keeps the reason of its discard. Edit needs a store that
-// is an [inbox.ConsumerFinder].
+// The reason is required. It is kept with the message behind the ID of the copy, and both have at
+// most 1 KiB. A message that was discarded before keeps the reason of its discard. Edit needs a
+// store that is an [inbox.ConsumerFinder].
 func (i *Inbox[TX]) Edit(ctx context.Context, consumer string, id uuid.UUID, reason string, edit func(c *Content) error) (uuid.UUID, error) {
 	copied, err := i.edit(ctx, consumer, id, reason, edit)
 	if err != nil {

@@ -27,23 +27,23 @@ type Content struct {
 	SchemaVersion int
 }
 
-// Edit writes an edited copy of a parked event, and then discards the event. The content of an event
-// never changes under its dispatch ID, so the copy is an event of its own: a child of the event, with
-// the same topic, key, type, source, version and correlation, a digest of its own, and the re-send
-// horizon of this outbox from now on. Edit returns the dispatch ID of the copy.
+// Edit writes an edited copy of a parked event, and then discards the event. The content of an
+// event never changes under its dispatch ID, so the copy is an event of its own: a child of the
+// event, with the same topic, key, type, source, version and correlation, a digest of its own, and
+// the re-send horizon of this outbox from now on. Edit returns the dispatch ID of the copy.
 //
-// edit changes the content of the event, which it may keep or modify in place. An error of edit ends
-// Edit, and nothing is written. The event is dead, retrying or discarded; otherwise the error wraps
-// [ErrNotEditable], as for an unknown ID. A retrying event that is just being sent may be delivered
-// besides its copy. The copy takes its place at the end of its key.
+// edit changes the content of the event, which it may keep or modify in place. An error of edit
+// ends Edit, and nothing is written. The event is dead, retrying or discarded; otherwise the error
+// wraps [ErrNotEditable], as for an unknown ID. A retrying event that is just being sent may be
+// delivered besides its copy. The copy takes its place at the end of its key.
 //
-// The dispatch ID of the copy is computed from the event and the new content. Editing an event again
-// to the same content writes no second copy and returns the same ID; so Edit can be repeated after any
-// error, also if it wrote the copy and could not discard the event. Other content makes another copy,
-// and what was written by an earlier Edit is not changed.
+// The dispatch ID of the copy is computed from the event and the new content. Editing an event
+// again to the same content writes no second copy and returns the same ID; so Edit can be repeated
+// after any error, also if it wrote the copy and could not discard the event. Other content makes
+// another copy, and what was written by an earlier Edit is not changed.
 //
-// The reason is required. It is kept in the attempts of the event behind the ID of the copy, and both
-// have at most 1 KiB. An event that was discarded before keeps the reason of its discard.
+// The reason is required. It is kept in the attempts of the event behind the ID of the copy, and
+// both have at most 1 KiB. An event that was discarded before keeps the reason of its discard.
 func (o *Outbox[TX]) Edit(ctx context.Context, id uuid.UUID, reason string, edit func(c *Content) error) (uuid.UUID, error) {
 	copied, err := o.edit(ctx, id, reason, edit)
 	if err != nil {
