@@ -303,7 +303,7 @@ func (l *letters) print(p *process, list []parked) error {
 		fmt.Fprintln(p.stderr, "nothing matches the filter")
 		return nil
 	}
-	g := l.grid(p, column{head: "id"}, column{head: "state"}, column{head: "attempts", number: true}, column{head: "since"}, column{head: "next"},
+	g := l.grid(p, column{head: "id"}, column{head: "state"}, column{head: "attempts", number: true}, column{head: "since"}, column{head: "next", wide: true},
 		column{head: "topic", flexible: true}, column{head: "key", flexible: true}, column{head: "consumer", flexible: true, wide: len(l.inboxes) == 0},
 		column{head: "database", wide: true}, column{head: "last error", flexible: true})
 	for i := range list {

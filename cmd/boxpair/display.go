@@ -81,7 +81,7 @@ func (g *grid) add(cells ...any) {
 }
 
 // gap is the space between two columns, and leastFlexible the least width of a flexible column.
-const gap, leastFlexible = 2, 12
+const gap, leastFlexible = 2, 8
 
 // print prints the head and the rows, at most as wide as the terminal.
 func (g *grid) print(out io.Writer) error {
