@@ -140,7 +140,7 @@ func TestTreeHasAllThatFollows(t *testing.T) {
 	}
 	p := root.Progress()
 	if p.Done() || p.Events != 3 || p.Cut || len(p.Open) != 3 {
-		t.Errorf("progress is %+v", p)
+		t.Fatalf("progress is %+v", p)
 	}
 	for i, want := range []lineage.Open{
 		{State: "pending", Why: "reason of the event"}, {Consumer: "stock/unknown", State: "retrying", Why: "reason of the message"},

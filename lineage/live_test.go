@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
+	wamqp "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -23,7 +24,7 @@ import (
 	"github.com/boxpair/boxpair/producer"
 	"github.com/boxpair/boxpair/producer/relay"
 	"github.com/boxpair/boxpair/store/postgres"
-	"github.com/boxpair/boxpair/transport/memory"
+	"github.com/boxpair/boxpair/transport/amqp"
 )
 
 // service is a service with a database of its own. Its process is stopped and started again, and its
@@ -35,12 +36,13 @@ type service struct {
 	url    string
 	looks  *pgxpool.Pool // of the test, whose connections are not cut
 	store  *postgres.Store
-	broker *memory.Broker
+	prefix string // of exchanges and queues
+	broker string
 }
 
-func newService(t *testing.T, broker *memory.Broker, name, topic string, writes ...string) *service {
+func newService(t *testing.T, prefix, name, topic string, writes ...string) *service {
 	t.Helper()
-	s := &service{name: name, topic: topic, writes: writes, url: testenv.Postgres(t), broker: broker}
+	s := &service{name: name, topic: topic, writes: writes, url: testenv.Postgres(t), prefix: prefix, broker: testenv.AMQPURL(t)}
 	s.looks = s.pool(t, "test")
 	if _, err := postgres.Migrate(t.Context(), s.looks, postgres.Config{}); err != nil {
 		t.Fatal(err)
@@ -53,7 +55,26 @@ func newService(t *testing.T, broker *memory.Broker, name, topic string, writes 
 		t.Fatal(err)
 	}
 	t.Cleanup(s.looks.Close)
+	subscriber, err := amqp.NewSubscriber(amqp.SubscriberConfig{AMQP: s.exchange(name), Logger: quiet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(subscriber.SubscribeInitialize(topic), subscriber.Close()); err != nil {
+		t.Fatal(err)
+	}
 	return s
+}
+
+var quiet = slog.New(slog.DiscardHandler)
+
+// exchange is one exchange for each topic, and a queue of it for each service.
+func (s *service) exchange(queue string) wamqp.Config {
+	c := amqp.DurablePubSub(s.broker, queue)
+	c.Exchange.GenerateName = func(topic string) string { return s.prefix + topic }
+	if queue != "" {
+		c.Queue.GenerateName = func(topic string) string { return s.prefix + topic + "." + queue }
+	}
+	return c
 }
 
 func (s *service) pool(t *testing.T, application string) *pgxpool.Pool {
@@ -97,12 +118,21 @@ func (s *service) run(t *testing.T, ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	quiet := slog.New(slog.DiscardHandler)
+	publisher, err := amqp.NewPublisher(amqp.PublisherConfig{AMQP: s.exchange(""), Logger: quiet})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = publisher.Close() }()
+	subscriber, err := amqp.NewSubscriber(amqp.SubscriberConfig{AMQP: s.exchange(s.name), Logger: quiet})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = subscriber.Close() }()
 	out, err := producer.New(store, producer.Config{Name: s.name, Logger: quiet})
 	if err != nil {
 		return err
 	}
-	sender, err := relay.New(out, s.broker, relay.Config{
+	sender, err := relay.New(out, publisher, relay.Config{
 		LeaseTTL: time.Second, PollMin: 5 * time.Millisecond, PollMax: 50 * time.Millisecond, Logger: quiet,
 		DropUnroutable: []string{"stock.counted"}, // which nobody expects
 	})
@@ -117,7 +147,7 @@ func (s *service) run(t *testing.T, ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	_, err = in.AddHandler(router, "handle", s.topic, s.broker.Subscriber(s.name), s.handle, consumer.HandlerConfig{
+	_, err = in.AddHandler(router, "handle", s.topic, subscriber, s.handle, consumer.HandlerConfig{
 		Retry:  consumer.RetryConfig{QuickAttempts: 1, MaxAttempts: 100},
 		Parked: consumer.ParkedConfig{MinBackoff: 5 * time.Millisecond, MaxBackoff: 50 * time.Millisecond},
 	})
@@ -167,14 +197,10 @@ func (s *service) effects(t *testing.T, request string) (n int) {
 // as soon as WaitDone returns.
 func TestAllEffectsAreThereWhenTheWaitEnds(t *testing.T) {
 	t.Parallel()
-	broker, err := memory.New(memory.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = broker.Close() }()
-	orders := newService(t, broker, "orders", "payment.charged")
-	stock := newService(t, broker, "stock", "order.placed", "stock.reserved", "stock.reserved", "stock.counted")
-	payment := newService(t, broker, "payment", "stock.reserved", "payment.charged")
+	prefix := testenv.Name(t) + "."
+	orders := newService(t, prefix, "orders", "payment.charged")
+	stock := newService(t, prefix, "stock", "order.placed", "stock.reserved", "stock.reserved", "stock.counted")
+	payment := newService(t, prefix, "payment", "stock.reserved", "payment.charged")
 	var cfg lineage.Config
 	for _, s := range []*service{orders, stock, payment} {
 		cfg.Outboxes = append(cfg.Outboxes, lineage.Outbox{Name: s.name, Events: s.store})
