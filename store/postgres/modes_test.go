@@ -45,9 +45,9 @@ func TestContractBehindAPoolerInTransactionMode(t *testing.T) {
 			f := outboxFixtureOf(t, pool, cfg)
 			f.Store = pooledStore{f.Store.(*postgres.Store), storeOf(t, direct, cfg)}
 			return f
-		}, "append", "lease", "queue", "parked")
+		}, "append", "lease", "queue", "parked", "search")
 	})
-	t.Run("inbox", func(t *testing.T) { storetest.Consumer(t, inboxFixture(pool, ""), "claim", "race") })
+	t.Run("inbox", func(t *testing.T) { storetest.Consumer(t, inboxFixture(pool, ""), "claim", "race", "search") })
 }
 
 // TestOneConnectionServesProducerRelayAndConsumer: nothing waits for a second connection
