@@ -24,11 +24,11 @@ type instruments struct {
 	relayReads, relayDropped                                counter
 	relayReadTime                                           metric.Float64ObservableCounter
 
-	messages, hits, forgotten                 counter
-	inboxFailures, groups, held, odd, dropped counter
-	dead, inboxParked, effects                gauge
-	paused                                    gauge
-	oldestParked, oldestEffect, horizon       floatGauge
+	messages, hits, forgotten                             counter
+	inboxFailures, groups, held, odd, dropped, effectRuns counter
+	dead, inboxParked, effects                            gauge
+	paused                                                gauge
+	oldestParked, oldestEffect, horizon                   floatGauge
 
 	findings  metric.Int64Gauge
 	auditedAt metric.Float64Gauge
@@ -106,6 +106,7 @@ func newInstruments(meter metric.Meter) (*instruments, error) {
 	i.odd = i.counter("boxpair.inbox.unusual", "{message}", "Messages that show a fault of their producer or of the settings, by kind.")
 	i.dropped = i.counter("boxpair.inbox.notices.dropped", "{notice}", "Notices of the inbox to its observer that were dropped because it is slow.")
 	i.oldestEffect = i.floatGauge("boxpair.inbox.effects.age", "Age of the oldest effect that is not done.")
+	i.effectRuns = i.counter("boxpair.inbox.effects.attempts", "{attempt}", "Attempts to carry out an effect outside the database, by outcome.")
 	i.horizon = i.floatGauge("boxpair.inbox.horizon", "For how long after its writing an event may be sent to the consumer again.")
 
 	i.findings, err = meter.Int64Gauge("boxpair.audit.findings", metric.WithUnit("{finding}"),

@@ -13,6 +13,7 @@ import (
 
 	"github.com/boxpair/boxpair/audit"
 	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/consumer/effects"
 	"github.com/boxpair/boxpair/health"
 	"github.com/boxpair/boxpair/producer"
 	"github.com/boxpair/boxpair/producer/relay"
@@ -197,8 +198,13 @@ func (t *Telemetry) WatchConsumer(c Consumer) error {
 // countsOf observes the counters of a consumer in this process.
 func (t *Telemetry) countsOf(c Consumer, who attribute.KeyValue) func(metric.Observer) {
 	i, only := t.instruments, metric.WithAttributeSet(attribute.NewSet(who))
+	outside, _ := c.(interface{ Effects() effects.Counters }) // an effects.Handler
 	return func(o metric.Observer) {
 		n := c.Counters()
+		if outside != nil {
+			e := outside.Effects()
+			observeBy(o, i.effectRuns, who, attrOutcome, []labelled{{"done", e.Done}, {"failed", e.Failed}})
+		}
 		o.ObserveInt64(i.hits, n.DuplicatesByWindow, only)
 		o.ObserveInt64(i.forgotten, n.Forgotten, only)
 		o.ObserveInt64(i.paused, n.Paused, only)

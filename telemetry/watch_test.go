@@ -18,6 +18,7 @@ import (
 
 	"github.com/boxpair/boxpair/audit"
 	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/consumer/effects"
 	"github.com/boxpair/boxpair/producer"
 	"github.com/boxpair/boxpair/producer/relay"
 	"github.com/boxpair/boxpair/store/control"
@@ -131,6 +132,8 @@ func (parked) Counters() consumer.Counters {
 	}
 }
 
+func (parked) Effects() effects.Counters { return effects.Counters{Done: 25, Failed: 26} }
+
 func (parked) Stats(context.Context) (inbox.Stats, error) {
 	return inbox.Stats{
 		Retrying: 1, Following: 2, Dead: 3, TooOld: 4, Altered: 5, OldestParked: 2 * time.Second, Horizon: time.Hour,
@@ -175,14 +178,15 @@ func TestEveryNumberHasItsPlace(t *testing.T) {
 		"boxpair.inbox.messages": {
 			"applied s/c": 1, "duplicate s/c": 5, "parked s/c": 4, "followed s/c": 5, "dead s/c": 6, "s/c too_old": 7, "altered s/c": 8, "returned s/c": 9, "s/c stored": 12,
 		},
-		"boxpair.inbox.failures":        {"attempt s/c": 13, "panic s/c": 14, "database s/c": 15, "commit_unknown s/c": 16, "group_undone s/c": 19},
-		"boxpair.inbox.unusual":         {"s/c unreadable": 1, "s/c unstamped": 21, "ahead s/c": 22, "s/c short_window": 23, "s/c suspect": 17},
-		"boxpair.inbox.groups":          {"s/c": 18},
-		"boxpair.inbox.held":            {"s/c": 20},
-		"boxpair.inbox.notices.dropped": {"s/c": 24},
-		"boxpair.inbox.effects.age":     {"s/c": 3},
-		"boxpair.inbox.horizon":         {"s/c": 3600},
-		"boxpair.audit.last.timestamp":  {"": 1000},
+		"boxpair.inbox.failures":         {"attempt s/c": 13, "panic s/c": 14, "database s/c": 15, "commit_unknown s/c": 16, "group_undone s/c": 19},
+		"boxpair.inbox.unusual":          {"s/c unreadable": 1, "s/c unstamped": 21, "ahead s/c": 22, "s/c short_window": 23, "s/c suspect": 17},
+		"boxpair.inbox.groups":           {"s/c": 18},
+		"boxpair.inbox.held":             {"s/c": 20},
+		"boxpair.inbox.notices.dropped":  {"s/c": 24},
+		"boxpair.inbox.effects.attempts": {"done s/c": 25, "failed s/c": 26},
+		"boxpair.inbox.effects.age":      {"s/c": 3},
+		"boxpair.inbox.horizon":          {"s/c": 3600},
+		"boxpair.audit.last.timestamp":   {"": 1000},
 		"boxpair.audit.findings": {
 			"not_applied": 3, "not_committed": 0, "digest_differs": 0, "pending": 0, "parked": 0, "dead": 0, "too_old": 0,
 			"altered": 0, "discarded": 0, "log_missing": 0,

@@ -18,6 +18,7 @@ import (
 
 	"github.com/boxpair/boxpair/audit"
 	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/consumer/effects"
 	"github.com/boxpair/boxpair/producer"
 	"github.com/boxpair/boxpair/producer/relay"
 	"github.com/boxpair/boxpair/store/control"
@@ -39,6 +40,7 @@ func (all) Health() relay.Health                              { return relay.Hea
 
 type inboxOf struct{}
 
+func (inboxOf) Effects() effects.Counters                  { return effects.Counters{} }
 func (inboxOf) Name() string                               { return "s/c" }
 func (inboxOf) Counters() consumer.Counters                { return consumer.Counters{} }
 func (inboxOf) Stats(context.Context) (inbox.Stats, error) { return inbox.Stats{}, nil }
