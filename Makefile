@@ -104,6 +104,10 @@ settings: ## every configuration from YAML and from the environment; a few secon
 telemetry: ## traces and metrics over a chain, with the SDK of OpenTelemetry; a few seconds, without servers
 	$(GO) -C telemetry test -race -vet=off -ldflags=-w -count=1 ./...
 
+.PHONY: watched
+watched: $(TESTENV) ## the alert rules with promtool, the queries of the dashboards, and every command of docs/runbook.md; part of make test
+	$(TESTENV) -- $(GO) -C test test -vet=off -count=1 ./watched
+
 .PHONY: example
 example: $(TESTENV) ## the order example on a PostgreSQL and a RabbitMQ of its own, with kills (ORDERS=4000)
 	$(TESTENV) -- sh -c 'DATABASE_URL=$$TEST_DATABASE_URL AMQP_URL=$$TEST_AMQP_URL exec $(GO) run ./examples/orders -chaos -json $(if $(ORDERS),-orders=$(ORDERS))'
