@@ -300,7 +300,9 @@ func TestMeasuredPublisherIsConnectedBeforeItsFirstUse(t *testing.T) {
 	t.Parallel()
 	x := newExported(t)
 	inner := &connecting{}
-	type connector interface{ Connect(ctx context.Context) error }
+	type connector interface {
+		Connect(ctx context.Context) error
+	}
 	c, is := x.telemetry(telemetry.Config{}).Publisher(inner).(connector)
 	if !is || !errors.Is(c.Connect(t.Context()), errConnect) || !inner.connected {
 		t.Errorf("it is not connected: %t", inner.connected)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -30,10 +31,17 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m, goleak.Cleanup(func(status int) {
+		if commandDir != "" {
+			_ = os.RemoveAll(commandDir)
+		}
+		os.Exit(status)
+	}))
+}
 
 // patience bounds the waits of a test, on a machine that is busy with many tests.
-const patience = 30 * time.Second
+const patience = time.Minute
 
 type work = consumer.Work[pgx.Tx]
 

@@ -125,14 +125,28 @@ func follow(t *testing.T, command string, s *section, w way) {
 	r.stopRelays()
 }
 
-// build builds the command.
+// commandDir is the directory of the command, once it is built. TestMain removes it.
+var commandDir string
+
+var built = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "watched")
+	if err != nil {
+		return "", err
+	}
+	commandDir = dir
+	out, err := exec.Command("go", "-C", "../../cmd/boxpair", "build", "-o", filepath.Join(dir, "boxpair"), ".").CombinedOutput()
+	if err != nil {
+		err = fmt.Errorf("%w: %s", err, out)
+	}
+	return dir, err
+})
+
+// build builds the command, once.
 func build(t *testing.T) string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "boxpair")
-	if out, err := exec.CommandContext(t.Context(), "go", "-C", "../../cmd/boxpair", "build", "-o", path, ".").CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
-	return path
+	dir, err := built()
+	ok(t, err)
+	return filepath.Join(dir, "boxpair")
 }
 
 // look runs a block that only reads.
@@ -186,8 +200,8 @@ func (r *rig) environ() []string {
 	return env
 }
 
-// startRelay runs a command line until the rig ends.
-func (r *rig) startRelay(line string) {
+// startRelay runs a command line until the rig ends, and returns its log.
+func (r *rig) startRelay(line string) *lockedBuffer {
 	r.t.Helper()
 	cmd := exec.Command("sh", "-euc", "exec "+line) //nolint:noctx // it is stopped by a signal
 	cmd.Env = r.environ()
@@ -210,6 +224,7 @@ func (r *rig) startRelay(line string) {
 	})
 	r.t.Cleanup(stop)
 	r.relays = append(r.relays, stop)
+	return &log
 }
 
 func (r *rig) stopRelays() {
