@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/boxpair/boxpair/internal/testenv"
+	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
@@ -146,6 +147,48 @@ func TestSearchInABacklogIsShort(t *testing.T) {
 			r, err := p.Search(t.Context(), q)
 			if err != nil || len(r.Events) != 100 {
 				t.Errorf("%s: found %d events, %v, want 100", name, len(r.Events), err)
+			}
+		})
+	}
+}
+
+// TestSearchInManyAppliedMessagesIsShort searches inboxes of several consumers with many applied
+// messages, among which a few are parked.
+func TestSearchInManyAppliedMessagesIsShort(t *testing.T) {
+	t.Parallel()
+	p, record := newTraced(t)
+	p.run(`INSERT INTO boxpair.inbox_consumers (name, window_size) SELECT 'service/' || i, interval '1 day' FROM generate_series(1, 5) i`)
+	p.run(`INSERT INTO boxpair.inbox (consumer, dispatch_id, stamp, applied_at)
+		SELECT 1 + i % 5, gen_random_uuid(), now() + i * interval '1 ms', now() + i * interval '1 ms' FROM generate_series(1, 300000) i`)
+	p.run(`INSERT INTO boxpair.inbox_parked (consumer, dispatch_id, digest, ordered, claimed, state, next_attempt_at, topic, key, metadata, payload, last_error)
+		SELECT 1 + i % 5, gen_random_uuid(), '\x00000000000000000000000000000000', false, false, CASE WHEN i % 2 = 0 THEN 'dead' ELSE 'retrying' END,
+			CASE WHEN i % 2 = 1 THEN now() END, 'topic', 'key ' || i, '{}', 'payload', 'refused' FROM generate_series(1, 50) i`)
+	p.run("VACUUM ANALYZE boxpair.inbox")
+	var id uuid.UUID
+	if err := p.pool.QueryRow(t.Context(), `SELECT dispatch_id FROM boxpair.inbox OFFSET 1234 LIMIT 1`).Scan((*[16]byte)(&id)); err != nil {
+		t.Fatal(err)
+	}
+	from, to := id, id
+	for i := 4; i < len(id); i++ {
+		from[i], to[i] = 0, 0xff
+	}
+	for _, c := range []struct {
+		name        string
+		q           inbox.Query
+		found, most int // messages and blocks
+	}{
+		{"newest messages", inbox.Query{}, 100, 5000},
+		{"dispatch ID", inbox.Query{IDs: []uuid.UUID{id}}, 1, 200},
+		{"first digits of a dispatch ID", inbox.Query{From: from, To: to}, 1, 200},
+		{"applied of a consumer", inbox.Query{Consumer: "service/3", States: []inbox.State{inbox.AppliedState}}, 100, 3000},
+		{"dead", inbox.Query{States: []inbox.State{inbox.Dead}}, 25, 1000},
+		{"key", inbox.Query{Key: "key 7"}, 1, 500},
+		{"since", inbox.Query{Since: time.Now().Add(time.Hour)}, 0, 30_000},
+	} {
+		p.expectBlocks(c.name, record, c.most, func() {
+			r, err := p.SearchMessages(t.Context(), c.q)
+			if err != nil || len(r.Messages) != c.found {
+				t.Errorf("%s: found %d messages, %v, want %d", c.name, len(r.Messages), err, c.found)
 			}
 		})
 	}
