@@ -358,7 +358,8 @@ func (f *facts) why(e *outbox.Found, o owner, says string) string {
 	return "waits to be sent by relay " + o.name.String
 }
 
-// readDelivered adds when events were delivered, and after how many failed attempts.
+// readDelivered adds when events were delivered, and after how many failed attempts. The index on the
+// spans of receipts covers x, so that only receipts in question are read.
 func (f *facts) readDelivered(ctx context.Context, seqs []int64) error {
 	if len(seqs) == 0 {
 		return nil
@@ -377,8 +378,8 @@ func (f *facts) readDelivered(ctx context.Context, seqs []int64) error {
 			err := rows.Scan(&seq, &last)
 			at[seq] = Instant(last)
 			return err
-		}, `SELECT e.id, MAX(r.delivered_at) FROM {outbox_events} e {then_join} {outbox_receipts} r ON r.first_id <= e.id AND r.last_id >= e.id
-			WHERE e.id IN ? AND {in_receipt} GROUP BY e.id`, seqs)
+		}, `SELECT e.id, MAX(r.delivered_at) FROM {outbox_events} e {then_join} {outbox_receipts} x ON x.first_id <= e.id AND x.last_id >= e.id
+			{then_join} {outbox_receipts} r ON r.id = x.id WHERE e.id IN ? AND {in_receipt} GROUP BY e.id`, seqs)
 	}
 	for i := range f.results.Events {
 		if e := &f.results.Events[i]; e.State == outbox.DeliveredState {
