@@ -179,7 +179,7 @@ GRANT SELECT ON "boxpair"."outbox_status", "boxpair"."outbox_queue", "boxpair"."
       "boxpair"."inbox_consumers", "boxpair"."inbox_forgotten", "boxpair"."inbox", "boxpair"."inbox_attempts"
     TO "boxpair_monitor";
 GRANT SELECT (id, dispatch_id, digest, shard, topic, key, type, producer, source, version, index, schema_version,
-              content_type, correlation_id, occurred_at, created_at, resend_seconds, due_at)
+              content_type, correlation_id, traceparent, tracestate, occurred_at, created_at, resend_seconds, due_at)
     ON "boxpair"."outbox_events" TO "boxpair_monitor";
 GRANT SELECT ON SEQUENCE "boxpair"."outbox_events_id_seq" TO "boxpair_monitor";
 GRANT SELECT (id, consumer, dispatch_id, digest, stamp, topic, key, state, ordered, claimed, forced, attempts,
