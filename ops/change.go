@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -15,6 +16,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 // request is a change that a user asks for.
@@ -133,61 +135,79 @@ func (h *Handler) letterBox(r *request) (letters, error) {
 	return list[0], nil
 }
 
-// chosen returns the letters that a form names: one, or all with the cause of one, up to a bound.
-func (h *Handler) chosen(ctx context.Context, r *request) (box letters, ids []uuid.UUID, err error) {
-	if box, err = h.letterBox(r); err != nil {
-		return nil, nil, err
+// selection is the letters that a form names, all in one state.
+type selection struct {
+	box   letters
+	ids   []uuid.UUID
+	state string
+}
+
+// chosen returns the letters that a form names: one, or all dead ones with the cause of one, up to a
+// bound. A letter in the state but is refused.
+func (h *Handler) chosen(ctx context.Context, r *request, but string) (c selection, err error) {
+	if c.box, err = h.letterBox(r); err != nil {
+		return c, err
 	}
 	id, err := r.id("id")
 	if err != nil {
-		return nil, nil, err
+		return c, err
 	}
-	first, err := box.byID(ctx, id, r.form.Get("consumer"))
-	switch {
-	case err != nil:
-		return nil, nil, err
-	case first == nil:
-		return nil, nil, &failure{http.StatusConflict, "Nothing was changed: the dead letter is gone. Somebody else may have changed it."}
-	case r.form.Get("scope") != "cause":
-		return box, []uuid.UUID{id}, nil
+	first, err := c.box.byID(ctx, id, r.form.Get("consumer"))
+	if err != nil {
+		return c, err
 	}
-	c := causeOf(first)
-	err = box.walk(ctx, c.Topic, c.fixed(), mostWalked, func(l *letter) bool {
-		if causeOf(l) == c {
-			ids = append(ids, l.ID)
+	all := r.form.Get("scope") == "cause"
+	if first == nil || first.State == but || all && !slices.Contains(waiting, first.State) {
+		return c, &failure{http.StatusConflict, "Nothing was changed: the state is another one by now. Somebody else may have changed it."}
+	}
+	if c.state = first.State; !all {
+		c.ids = []uuid.UUID{id}
+		return c, nil
+	}
+	wanted := causeOf(first)
+	err = c.box.walk(ctx, wanted.Topic, wanted.fixed(), mostWalked, func(l *letter) bool {
+		if causeOf(l) == wanted {
+			c.ids = append(c.ids, l.ID)
 		}
-		return len(ids) <= changed
+		return len(c.ids) <= changed
 	})
-	return box, ids, err
+	return c, err
 }
+
+// waiting are the states of letters that wait for an operator.
+var waiting = []string{string(inbox.Dead), string(inbox.TooOldState), string(inbox.AlteredState)}
 
 // mostWalked is how many letters are looked at for those of a cause.
 const mostWalked = 10 * changed
 
 func (h *Handler) redriveDead(ctx context.Context, r *request) (notice, error) {
+	c, err := h.chosen(ctx, r, string(inbox.Following))
+	if err != nil {
+		return notice{}, err
+	}
 	force := r.form.Get("force") != ""
-	return h.eachBatch(ctx, r, "redriven", func(box letters, ids []uuid.UUID) ([]uuid.UUID, error) {
-		return box.redrive(ctx, ids, r.form.Get("consumer"), force, r.noted)
+	return c.eachBatch("redriven", func(ids []uuid.UUID) ([]uuid.UUID, error) {
+		return c.box.redrive(ctx, selected{ids, c.state, r.form.Get("consumer"), force}, r.noted)
 	})
 }
 
 func (h *Handler) discardDead(ctx context.Context, r *request) (notice, error) {
-	return h.eachBatch(ctx, r, "discarded", func(box letters, ids []uuid.UUID) ([]uuid.UUID, error) {
-		return box.discard(ctx, ids, r.form.Get("consumer"), r.noted)
+	c, err := h.chosen(ctx, r, string(inbox.Discarded))
+	if err != nil {
+		return notice{}, err
+	}
+	return c.eachBatch("discarded", func(ids []uuid.UUID) ([]uuid.UUID, error) {
+		return c.box.discard(ctx, selected{ids, c.state, r.form.Get("consumer"), false}, r.noted)
 	})
 }
 
 // eachBatch changes the chosen letters, a batch in a transaction.
-func (h *Handler) eachBatch(ctx context.Context, r *request, done string, do func(letters, []uuid.UUID) ([]uuid.UUID, error)) (notice, error) {
-	box, ids, err := h.chosen(ctx, r)
-	if err != nil {
-		return notice{}, err
-	}
-	more := len(ids) > changed
-	ids = ids[:min(len(ids), changed)]
+func (c *selection) eachBatch(done string, do func([]uuid.UUID) ([]uuid.UUID, error)) (notice, error) {
+	more := len(c.ids) > changed
+	ids := c.ids[:min(len(c.ids), changed)]
 	count, beyond := 0, false
 	for begin := 0; begin < len(ids); begin += batch {
-		some, err := do(box, ids[begin:min(begin+batch, len(ids))])
+		some, err := do(ids[begin:min(begin+batch, len(ids))])
 		count += len(some)
 		if errors.Is(err, producer.ErrBeyondHorizon) {
 			beyond, err = true, nil

@@ -64,9 +64,13 @@ func TestCauseIsRedrivenWithReasonAndUser(t *testing.T) {
 		t.Errorf("history is %+v, %v", attempts, err)
 	}
 	r.shows("/events/shop/"+id.String(), "Redriven", "limit is raised (by dana)")
-	if status, body := r.post("/dead/redrive", "kind", "outbox", "source", "shop", "id", id.String(), "scope", "cause", "reason", "again"); status != http.StatusSeeOther ||
-		!strings.Contains(body, "0 of") && !strings.Contains(body, "state that does not allow it") {
+	if status, body := r.post("/dead/redrive", "kind", "outbox", "source", "shop", "id", id.String(), "scope", "cause", "reason", "again"); status != http.StatusConflict ||
+		!strings.Contains(body, "Nothing was changed") {
 		t.Errorf("a second time: status %d: %s", status, body)
+	}
+	r.shows("/events/shop/"+id.String(), "Retry now…")
+	if status, body := r.post("/dead/redrive", "source", "shop", "id", id.String(), "reason", "at once"); !strings.Contains(body, "1 of 1 were redriven.") {
+		t.Errorf("a retry now: status %d: %s", status, body)
 	}
 }
 
@@ -83,6 +87,12 @@ func TestOneEventIsDiscarded(t *testing.T) {
 	}
 	if status, body := r.post("/dead/discard", "kind", "outbox", "source", "shop", "id", id.String(), "reason", "again"); status != http.StatusConflict || !strings.Contains(body, "Nothing was changed") {
 		t.Errorf("a second time: status %d", status)
+	}
+	if body := r.shows("/events/shop/"+id.String(), "Undo the discard…"); strings.Contains(body, "Discard…") {
+		t.Error("what is discarded can be discarded again")
+	}
+	if status, body := r.post("/dead/redrive", "source", "shop", "id", id.String(), "reason", "no test"); !strings.Contains(body, "1 of 1 were redriven.") {
+		t.Errorf("undo: status %d: %s", status, body)
 	}
 }
 

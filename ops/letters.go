@@ -33,11 +33,17 @@ type letters interface {
 	// walk calls yield with dead letters, at most most of them, until yield returns false. The topic and
 	// the part of the error select, unless they are "".
 	walk(ctx context.Context, topic, part string, most int, yield func(*letter) bool) error
-	// byID reads one dead letter; nil if it is none any more.
+	// byID reads one event or message in any state; nil if it is not there.
 	byID(ctx context.Context, id uuid.UUID, consumer string) (*letter, error)
-	redrive(ctx context.Context, ids []uuid.UUID, consumer string, force bool, reason string) ([]uuid.UUID, error)
-	discard(ctx context.Context, ids []uuid.UUID, consumer, reason string) ([]uuid.UUID, error)
-	forget()
+	redrive(ctx context.Context, s selected, reason string) ([]uuid.UUID, error)
+	discard(ctx context.Context, s selected, reason string) ([]uuid.UUID, error)
+}
+
+// selected are letters in one state, to be changed as long as they are in it.
+type selected struct {
+	ids             []uuid.UUID
+	state, consumer string
+	force           bool
 }
 
 // batch is how many dead letters one call reads or changes.
@@ -85,19 +91,27 @@ func (s *outboxSource) deadPage(ctx context.Context, q outbox.Query, after *int6
 }
 
 func (s *outboxSource) byID(ctx context.Context, id uuid.UUID, _ string) (*letter, error) {
-	found, _, err := s.find(ctx, outbox.Query{IDs: []uuid.UUID{id}, States: []outbox.State{outbox.Dead, outbox.Retrying, outbox.Following}, Limit: 1})
+	found, _, err := s.find(ctx, outbox.Query{IDs: []uuid.UUID{id}, Limit: 1})
 	if err != nil || len(found.Events) == 0 {
 		return nil, err
 	}
 	return ofEvent(&found.Events[0]), nil
 }
 
-func (s *outboxSource) redrive(ctx context.Context, ids []uuid.UUID, _ string, force bool, reason string) ([]uuid.UUID, error) {
-	return s.Operator.Redrive(ctx, outbox.Filter{IDs: ids, Force: force, Limit: len(ids)}, reason)
+func (s *outboxSource) redrive(ctx context.Context, c selected, reason string) ([]uuid.UUID, error) {
+	return s.Operator.Redrive(ctx, c.events(), reason)
 }
 
-func (s *outboxSource) discard(ctx context.Context, ids []uuid.UUID, _, reason string) ([]uuid.UUID, error) {
-	return s.Operator.Discard(ctx, outbox.Filter{IDs: ids, Limit: len(ids)}, reason)
+func (s *outboxSource) discard(ctx context.Context, c selected, reason string) ([]uuid.UUID, error) {
+	return s.Operator.Discard(ctx, c.events(), reason)
+}
+
+func (c *selected) events() outbox.Filter {
+	return outbox.Filter{IDs: c.ids, States: []outbox.State{outbox.State(c.state)}, Force: c.force, Limit: len(c.ids)}
+}
+
+func (c *selected) messages() inbox.Filter {
+	return inbox.Filter{IDs: c.ids, States: []inbox.State{inbox.State(c.state)}, Consumer: c.consumer, Force: c.force, Limit: len(c.ids)}
 }
 
 // lost are the states of messages that wait for an operator.
@@ -136,12 +150,12 @@ func (s *inboxSource) byID(ctx context.Context, id uuid.UUID, consumer string) (
 	return ofMessage(&page[0]), nil
 }
 
-func (s *inboxSource) redrive(ctx context.Context, ids []uuid.UUID, consumer string, force bool, reason string) ([]uuid.UUID, error) {
-	return s.Operator.Redrive(ctx, inbox.Filter{IDs: ids, Consumer: consumer, Force: force, Limit: len(ids)}, reason)
+func (s *inboxSource) redrive(ctx context.Context, c selected, reason string) ([]uuid.UUID, error) {
+	return s.Operator.Redrive(ctx, c.messages(), reason)
 }
 
-func (s *inboxSource) discard(ctx context.Context, ids []uuid.UUID, consumer, reason string) ([]uuid.UUID, error) {
-	return s.Operator.Discard(ctx, inbox.Filter{IDs: ids, Consumer: consumer, Limit: len(ids)}, reason)
+func (s *inboxSource) discard(ctx context.Context, c selected, reason string) ([]uuid.UUID, error) {
+	return s.Operator.Discard(ctx, c.messages(), reason)
 }
 
 // cause is what dead letters have in common.

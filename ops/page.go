@@ -181,7 +181,7 @@ func (h *Handler) back(w http.ResponseWriter, r *http.Request) {
 func (h *Handler) funcs() template.FuncMap {
 	return template.FuncMap{
 		"link": h.link, "eventLink": h.eventLink, "short": short, "when": when, "ago": ago, "span": span, "count": count, "upper": upper,
-		"clip": clip, "rate": rate, "ranges": ranges, "perSecond": func(r float64) string { return rate(&r) }, "word": word, "tone": tone,
+		"clip": clip, "rate": rate, "verb": verb, "ranges": ranges, "perSecond": func(r float64) string { return rate(&r) }, "word": word, "tone": tone,
 		"dict": func(args ...any) map[string]any {
 			all := make(map[string]any)
 			for i := 0; i+1 < len(args); i += 2 {
@@ -299,4 +299,15 @@ func rate(perSecond *float64) string {
 		return count(int64(*perSecond))
 	}
 	return strconv.FormatFloat(*perSecond, 'f', 1, 64)
+}
+
+// verb names a redrive of what is in a state.
+func verb(state any) string {
+	switch fmt.Sprint(state) {
+	case "retrying":
+		return "Retry now"
+	case "discarded":
+		return "Undo the discard"
+	}
+	return "Redrive"
 }
