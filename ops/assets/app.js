@@ -58,7 +58,7 @@ function options(width) {
     width, height: 150, legend: { show: false }, cursor: { show: false }, padding: [8, 4, 0, 4],
     scales: { rate: { range: (u, low, high) => [0, Math.max(1, high * 1.15)] }, waiting: { range: (u, low, high) => [0, Math.max(4, high * 1.15)] } },
     axes: [
-      Object.assign({}, axis, { grid: { show: false }, space: 80, values: (u, times) => times.map((t) => new Date(t * 1000).toLocaleTimeString([], { hour12: false })) }),
+      Object.assign({}, axis, { grid: { show: false }, space: 80, size: 26, values: (u, times) => times.map((t) => new Date(t * 1000).toLocaleTimeString([], { hour12: false })) }),
       Object.assign({}, axis, { scale: "rate", size: 44, values: (u, values) => values.map((v) => v >= 10000 ? v / 1000 + "k" : v) }),
       Object.assign({}, axis, { scale: "waiting", side: 1, size: 44, grid: { show: false }, values: (u, values) => values.map((v) => v >= 10000 ? v / 1000 + "k" : v) }),
     ],

@@ -102,7 +102,7 @@ func open(t *testing.T, change func(c *ops.Config)) *tab {
 	p := &tab{T: t, ctx: ctx, scene: scene, url: server.URL + "/ops"}
 	p.run()
 	var cancel context.CancelFunc
-	p.ctx, cancel = context.WithTimeout(ctx, time.Minute)
+	p.ctx, cancel = context.WithTimeout(ctx, 2*time.Minute)
 	t.Cleanup(cancel)
 	if err := chromedp.Listen(p.ctx, p.listen); err != nil {
 		t.Fatal(err)
