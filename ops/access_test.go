@@ -72,7 +72,7 @@ func TestReaderMayNotChange(t *testing.T) {
 
 // changes are the addresses of all changes.
 var changes = []string{
-	"/dead/redrive", "/dead/discard", "/deferred/cancel", "/deferred/move", "/effects/redrive", "/effects/discard", "/effects/resolve",
+	"/dead/redrive", "/dead/discard", "/dead/edit", "/deferred/cancel", "/deferred/move", "/effects/redrive", "/effects/discard", "/effects/resolve",
 	"/pauses/begin", "/pauses/end",
 }
 

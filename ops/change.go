@@ -201,6 +201,30 @@ func (h *Handler) discardDead(ctx context.Context, r *request) (notice, error) {
 	})
 }
 
+// editDead writes an edited copy of an event. A browser sends the ends of lines as CR and LF.
+func (h *Handler) editDead(ctx context.Context, r *request) (notice, error) {
+	s, err := h.outboxOf(r)
+	if err != nil {
+		return notice{}, err
+	}
+	id, err := r.id("id")
+	if err != nil {
+		return notice{}, err
+	}
+	if !h.cfg.Payloads || s.editor == nil || !r.form.Has("payload") {
+		return notice{}, &failure{http.StatusForbidden, "Payload: can be edited only where payloads are shown."}
+	}
+	payload := strings.ReplaceAll(r.form.Get("payload"), "\r\n", "\n")
+	copied, err := s.editor.Edit(ctx, id, r.noted, func(c *producer.Content) error {
+		c.Payload = []byte(payload)
+		return nil
+	})
+	if errors.Is(err, producer.ErrNotEditable) {
+		return notice{}, &failure{http.StatusConflict, upper(err.Error()) + "."}
+	}
+	return notice{Text: "The edited copy " + copied.String() + " will be sent instead; the event is discarded."}, err
+}
+
 // eachBatch changes the chosen letters, a batch in a transaction.
 func (c *selection) eachBatch(done string, do func([]uuid.UUID) ([]uuid.UUID, error)) (notice, error) {
 	more := len(c.ids) > changed

@@ -262,3 +262,43 @@ func TestChangesAreLogged(t *testing.T) {
 		}
 	}
 }
+
+func TestDeadEventIsEdited(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, true)
+	r := over(t, s, func(c *ops.Config) {
+		asDana(c)
+		c.Payloads = true
+	})
+	id := firstOf(r, "mail.requested").String()
+	r.shows("/events/shop/"+id, "Edit…", "ada@example.org")
+	status, body := r.post("/dead/edit", "source", "shop", "id", id, "payload", "{\r\n\"to\": \"bob@example.org\"}", "reason", "typo", "back", "/events/shop/"+id)
+	if status != http.StatusSeeOther || !strings.Contains(body, "will be sent instead") || !strings.Contains(body, "(by dana)") {
+		t.Fatalf("status %d: %s", status, body)
+	}
+	found, err := s.Outbox.Search(t.Context(), outbox.Query{Topic: "mail.requested", States: []outbox.State{outbox.PendingState}, Content: true})
+	if err != nil || len(found.Events) != 1 || string(found.Events[0].Payload) != "{\n\"to\": \"bob@example.org\"}" {
+		t.Errorf("pending are %+v, %v", found, err)
+	}
+	hidden := over(t, s, asDana)
+	if status, _ := hidden.post("/dead/edit", "source", "shop", "id", id, "payload", "{}", "reason", "typo"); status != http.StatusForbidden {
+		t.Errorf("without Payloads: status %d", status)
+	}
+	if strings.Contains(hidden.page("/events/shop/"+id), "Edit…") {
+		t.Error("an edit is offered without Payloads")
+	}
+	pending := firstPending(r)
+	if status, _ := r.post("/dead/edit", "source", "shop", "id", pending, "payload", "{}", "reason", "typo"); status != http.StatusConflict {
+		t.Errorf("a pending event: status %d", status)
+	}
+}
+
+// firstPending returns the dispatch ID of an event in the queue.
+func firstPending(r *rig) string {
+	r.Helper()
+	found, err := r.scene.Outbox.Search(r.Context(), outbox.Query{States: []outbox.State{outbox.PendingState}, Topic: "order.placed", Limit: 1})
+	if err != nil || len(found.Events) == 0 {
+		r.Fatal(found, err)
+	}
+	return found.Events[0].ID.String()
+}

@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/uuid"
 
@@ -63,8 +64,8 @@ type Outbox struct {
 	// Operator is usually a *producer.Outbox. Required.
 	Operator OutboxOperator
 	// Parts are further objects about the outbox, such as its store. The handler looks in Operator and
-	// then here for [outbox.Searcher], which finds events in any state, and for [Fleet], which tells of
-	// the relays one by one.
+	// then here for [outbox.Searcher], which finds events in any state, for [Fleet], which tells of the
+	// relays one by one, and for [Editor], which edits events.
 	Parts []any
 }
 
@@ -149,8 +150,32 @@ type Effects interface {
 }
 
 func (c Config) withDefaults() (Config, error) {
-	var errs []error
 	c.Path = strings.TrimSuffix(c.Path, "/")
+	errs := []error{c.check()}
+	if c.Title == "" {
+		c.Title = "boxpair"
+	}
+	if c.Timeout == 0 {
+		c.Timeout = defaultTimeout
+	}
+	if c.Logger == nil {
+		c.Logger = slog.Default()
+	}
+	if c.Health == nil {
+		check, err := health.New(health.Config{})
+		c.Health, errs = check, append(errs, err)
+	}
+	return c, errors.Join(errs...)
+}
+
+// check returns an error that joins the mistakes in c.
+func (c *Config) check() error {
+	var errs []error
+	for _, setting := range []struct{ name, value string }{{"Title", c.Title}, {"Path", c.Path}, {"Token", c.Token}} {
+		if !utf8.ValidString(setting.value) || strings.ContainsRune(setting.value, 0) {
+			errs = append(errs, fmt.Errorf("%s: is not valid UTF-8 without NUL", setting.name))
+		}
+	}
 	if c.Path != "" && (c.Path[0] != '/' || strings.HasPrefix(c.Path, "//") || strings.ContainsAny(c.Path, "{}?#% \\")) {
 		errs = append(errs, fmt.Errorf("Path: %q is not the beginning of a path, such as /ops", c.Path))
 	}
@@ -166,6 +191,12 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Timeout < 0 {
 		errs = append(errs, fmt.Errorf("Timeout: %v is negative", c.Timeout))
 	}
+	return errors.Join(append(errs, c.checkSources())...)
+}
+
+// checkSources checks the names and the operators of outboxes and inboxes.
+func (c *Config) checkSources() error {
+	var errs []error
 	if len(c.Outboxes)+len(c.Inboxes) == 0 {
 		errs = append(errs, errors.New("Outboxes: at least one outbox, or one of Inboxes, is required"))
 	}
@@ -176,20 +207,7 @@ func (c Config) withDefaults() (Config, error) {
 	for i, in := range c.Inboxes {
 		errs = append(errs, checkSource(seen, fmt.Sprintf("Inboxes[%d]", i), "inbox", in.Name, in.Operator == nil))
 	}
-	if c.Title == "" {
-		c.Title = "boxpair"
-	}
-	if c.Timeout == 0 {
-		c.Timeout = defaultTimeout
-	}
-	if c.Logger == nil {
-		c.Logger = slog.Default()
-	}
-	if c.Health == nil {
-		check, err := health.New(health.Config{})
-		c.Health, errs = check, append(errs, err)
-	}
-	return c, errors.Join(errs...)
+	return errors.Join(errs...)
 }
 
 const (

@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"maps"
 	"net/http"
 	"slices"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/boxpair/boxpair/lineage"
 	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/transport"
@@ -34,6 +36,12 @@ type eventPage struct {
 	Partly bool
 	Blind  []string // inboxes that do not tell of applied messages
 	Errs   []string
+
+	// Tree is the event with those that it has caused; nil if it has caused none that is known.
+	Tree *lineage.Node
+	// Edit is the payload as it can be edited; Editable tells that it can.
+	Edit     string
+	Editable bool
 }
 
 // fact is a name and a value.
@@ -103,9 +111,35 @@ func (h *Handler) eventView(ctx context.Context, s *outboxSource, id uuid.UUID) 
 	}
 	if p.Found != nil {
 		h.describe(p, &p.Found.Record)
+		h.offerEdit(p, s)
+		h.grow(ctx, p)
 	}
 	slices.SortStableFunc(p.Timeline, func(a, b step) int { return a.At.Compare(b.At) })
 	return view{Page: "event", Title: "Event " + short(id), Data: p}, nil
+}
+
+// grow reads the tree of the event, over all outboxes and inboxes that can be searched.
+func (h *Handler) grow(ctx context.Context, p *eventPage) {
+	if h.lineage == nil {
+		return
+	}
+	tree, err := h.lineage.Tree(ctx, p.ID)
+	switch {
+	case errors.Is(err, errors.ErrUnsupported), errors.Is(err, lineage.ErrUnknown):
+	case err != nil:
+		p.fail("tree", err)
+	case len(tree.Children) > 0:
+		p.Tree = tree
+	}
+}
+
+// offerEdit fills in the form of an edit, if the payload may be shown and is text.
+func (h *Handler) offerEdit(p *eventPage, s *outboxSource) {
+	e := p.Found
+	state := e.State == outbox.Dead || e.State == outbox.Retrying || e.State == outbox.Discarded
+	if h.cfg.Payloads && s != nil && s.editor != nil && state && len(e.Payload) <= mostPayload && utf8.Valid(e.Payload) {
+		p.Edit, p.Editable = string(e.Payload), true
+	}
 }
 
 func (p *eventPage) fail(where string, err error) { p.Errs = append(p.Errs, where+": "+err.Error()) }

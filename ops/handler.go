@@ -12,6 +12,8 @@ import (
 	"net/url"
 	"path"
 	"strings"
+
+	"github.com/boxpair/boxpair/lineage"
 )
 
 //go:embed assets templates
@@ -25,6 +27,7 @@ type Handler struct {
 	pages    map[string]*template.Template
 	version  string // of the assets
 	served   http.Handler
+	lineage  *lineage.Lineage // nil if no outbox can be searched
 }
 
 // New returns the dashboard of cfg, or an error that joins all mistakes in cfg. New does no I/O.
@@ -46,8 +49,30 @@ func New(cfg Config) (*Handler, error) {
 	if err := h.parse(); err != nil {
 		return nil, err
 	}
+	if h.lineage, err = h.lineages(); err != nil {
+		return nil, err
+	}
 	h.served = http.StripPrefix(cfg.Path, h.guard(h.routes()))
 	return h, nil
+}
+
+// lineages returns what follows events through the outboxes and inboxes that can be searched.
+func (h *Handler) lineages() (*lineage.Lineage, error) {
+	c := lineage.Config{MaxDepth: 10, MaxEvents: 200}
+	for _, s := range h.outboxes {
+		if s.search != nil {
+			c.Outboxes = append(c.Outboxes, lineage.Outbox{Name: s.Name, Events: s.search})
+		}
+	}
+	for _, s := range h.inboxes {
+		if s.search != nil {
+			c.Inboxes = append(c.Inboxes, lineage.Inbox{Name: s.Name, Messages: s.search})
+		}
+	}
+	if len(c.Outboxes) == 0 {
+		return nil, nil
+	}
+	return lineage.New(c)
 }
 
 // ServeHTTP answers a request for a page, for an asset, or for a change.
@@ -76,7 +101,7 @@ func (h *Handler) routes() http.Handler {
 	mux.HandleFunc("GET /effects", h.page(h.effects))
 	mux.HandleFunc("GET /pauses", h.page(h.pauses))
 	for name, act := range map[string]action{
-		"dead/redrive": h.redriveDead, "dead/discard": h.discardDead,
+		"dead/redrive": h.redriveDead, "dead/discard": h.discardDead, "dead/edit": h.editDead,
 		"deferred/cancel": h.cancelDeferred, "deferred/move": h.moveDeferred,
 		"effects/redrive": h.redriveEffect, "effects/discard": h.discardEffect, "effects/resolve": h.resolveEffect,
 		"pauses/begin": h.beginPause, "pauses/end": h.endPause,

@@ -235,6 +235,20 @@ func TestThemeIsKept(t *testing.T) {
 	}
 }
 
+func TestTreeShowsWhatAnEventHasCaused(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, true)
+	r := over(t, s, nil)
+	found, err := s.Inbox.SearchMessages(t.Context(), inbox.Query{Consumer: "stock/notify", Limit: 1})
+	if err != nil || len(found.Messages) == 0 {
+		t.Fatal(found, err)
+	}
+	r.shows("/events/shop/"+found.Messages[0].ID.String(), "What it has caused", "mail.sent", "written by stock/notify", "stock/notify: applied")
+	if strings.Contains(r.page(deadEvent(r)), "What it has caused") {
+		t.Error("a dead event has a tree")
+	}
+}
+
 // plain is an outbox or an inbox without a search.
 type plain struct{ ops.OutboxOperator }
 

@@ -9,8 +9,11 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/boxpair/boxpair/audit"
 	"github.com/boxpair/boxpair/health"
+	"github.com/boxpair/boxpair/producer"
 	"github.com/boxpair/boxpair/store/control"
 	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/store/outbox"
@@ -24,6 +27,7 @@ type outboxSource struct {
 	Outbox
 	search outbox.Searcher // nil if no part has it
 	fleet  Fleet           // likewise
+	editor Editor          // likewise
 
 	mu     sync.Mutex
 	state  outboxState
@@ -44,6 +48,13 @@ type outboxState struct {
 type Fleet interface {
 	// ListRelays reads the visible relays, by name.
 	ListRelays(ctx context.Context) ([]outbox.Relay, error)
+}
+
+// Editor is an optional part of an outbox that edits events, as a producer.Outbox does.
+type Editor interface {
+	// Edit writes an edited copy of a parked event as a child event, discards the event, and returns the
+	// dispatch ID of the copy.
+	Edit(ctx context.Context, id uuid.UUID, reason string, edit func(c *producer.Content) error) (uuid.UUID, error)
 }
 
 // Handlers is an optional part of an inbox that tells which processes handle messages.
@@ -67,6 +78,7 @@ func newOutboxSource(o Outbox) *outboxSource {
 	s := &outboxSource{Outbox: o}
 	s.search, _ = part[outbox.Searcher](o.Operator, o.Parts)
 	s.fleet, _ = part[Fleet](o.Operator, o.Parts)
+	s.editor, _ = part[Editor](o.Operator, o.Parts)
 	return s
 }
 

@@ -21,6 +21,7 @@ import (
 	"github.com/boxpair/boxpair/health"
 	"github.com/boxpair/boxpair/middleware"
 	"github.com/boxpair/boxpair/middleware/idempotent"
+	"github.com/boxpair/boxpair/ops"
 	"github.com/boxpair/boxpair/producer"
 	"github.com/boxpair/boxpair/producer/relay"
 	"github.com/boxpair/boxpair/store/mysql"
@@ -64,6 +65,7 @@ func configurations(t *testing.T) map[string]*configuration {
 		"postgres.AuditorConfig":  of(func(c postgres.AuditorConfig) error { _, err := postgres.NewAuditor(nil, c); return err }),
 		"postgres.Config":         of(func(c postgres.Config) error { _, err := postgres.New(nil, c); return err }),
 		"prometheus.Config":       of(func(c prometheus.Config) error { _, err := prometheus.New(c); return err }),
+		"ops.Config":              of(func(c ops.Config) error { _, err := ops.New(c); return err }),
 		"relay.Backoff":           of[relay.Backoff](nil),
 		"producer.Config":         of(func(c producer.Config) error { _, err := producer.New[*sql.Tx](nil, c); return err }),
 		"relay.Downstream":        of[relay.Downstream](nil),
