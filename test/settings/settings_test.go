@@ -1,6 +1,7 @@
 package settings
 
 import (
+	"context"
 	"database/sql"
 	"fmt"
 	"os"
@@ -22,6 +23,7 @@ import (
 	"github.com/boxpair/boxpair/middleware"
 	"github.com/boxpair/boxpair/middleware/idempotent"
 	"github.com/boxpair/boxpair/ops"
+	"github.com/boxpair/boxpair/ops/doctor"
 	"github.com/boxpair/boxpair/producer"
 	"github.com/boxpair/boxpair/producer/relay"
 	"github.com/boxpair/boxpair/store/mysql"
@@ -53,6 +55,7 @@ func configurations(t *testing.T) map[string]*configuration {
 		"consumer.ParkedConfig":  of[consumer.ParkedConfig](nil),
 		"consumer.GroupConfig":   of[consumer.GroupConfig](nil),
 		"effects.Config":         of(func(c effects.Config) error { return handleEffect(inbox, c) }),
+		"doctor.Config":          of(func(c doctor.Config) error { _, err := doctor.Run(context.Background(), c); return err }),
 		"health.Config":          of(func(c health.Config) error { _, err := health.New(c); return err }),
 		"idempotent.Config":      of(func(c idempotent.Config) error { _, err := idempotent.New[*sql.Tx](nil, nil, c); return err }),
 		"memory.Config":          of(func(c memory.Config) error { _, err := memory.New(c); return err }),
