@@ -22,7 +22,6 @@ type deferral struct {
 	filter outbox.DeferredFilter
 	ids    []idRange
 	at     time.Time
-	one    bool // the command changes events
 }
 
 // deferredCommand returns a command about deferred events.

@@ -243,8 +243,10 @@ func (x *explainer) healRoute(ctx context.Context, s *operators, e *outbox.Found
 			continue
 		}
 		if r.State == outbox.RouteRefusing {
-			return []string{fmt.Sprintf("boxpair relay … --drop-unroutable %s   # only if nobody has to get topic %s; otherwise start its consumer, which declares the queue",
-				quoted(e.Topic), plain(e.Topic))}, nil
+			return []string{
+				fmt.Sprintf("boxpair declare --topic %s --consumer … --amqp …   # if its consumer is down; it does the same when it starts", quoted(e.Topic)),
+				fmt.Sprintf("boxpair relay … --drop-unroutable %s   # only if nobody has to get topic %s", quoted(e.Topic), plain(e.Topic)),
+			}, nil
 		}
 		return []string{"# the broker does not answer: the relay goes on by itself when it does"}, nil
 	}

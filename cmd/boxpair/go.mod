@@ -8,6 +8,7 @@ replace github.com/boxpair/boxpair/telemetry => ../../telemetry
 
 require (
 	github.com/ThreeDotsLabs/watermill v1.5.3
+	github.com/ThreeDotsLabs/watermill-amqp/v2 v2.1.3
 	github.com/boxpair/boxpair v0.0.0-00010101000000-000000000000
 	github.com/boxpair/boxpair/telemetry v0.0.0-00010101000000-000000000000
 	github.com/go-sql-driver/mysql v1.10.1
@@ -29,7 +30,6 @@ require (
 
 require (
 	filippo.io/edwards25519 v1.2.0 // indirect
-	github.com/ThreeDotsLabs/watermill-amqp/v2 v2.1.3 // indirect
 	github.com/beorn7/perks v1.0.1 // indirect
 	github.com/cenkalti/backoff/v3 v3.2.2 // indirect
 	github.com/cenkalti/backoff/v5 v5.0.3 // indirect

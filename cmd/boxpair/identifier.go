@@ -49,7 +49,7 @@ type identity struct {
 }
 
 func (i *identity) run(_ context.Context, p *process) (int, error) {
-	id := uuid.Nil
+	var id uuid.UUID
 	switch {
 	case i.consumer != "" && i.producer+i.source+i.key == "" && i.cause != uuid.Nil && i.effect:
 		id = effects.Key(i.consumer, i.cause)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"os"
 	"path/filepath"
@@ -28,7 +29,7 @@ func newRig(t *testing.T, events int) *rig {
 	plantEvents(t, r.url, "order.placed", events)
 	conn, err := pgx.Connect(t.Context(), r.url)
 	ok(t, err)
-	t.Cleanup(func() { ok(t, conn.Close(t.Context())) }) //nolint:usetesting // the context of a cleanup
+	t.Cleanup(func() { ok(t, conn.Close(context.WithoutCancel(t.Context()))) })
 	r.conn = conn
 	return r
 }
@@ -75,7 +76,7 @@ func TestWhySaysWhatAnEventWaitsForAndHowToHealIt(t *testing.T) {
 	r.exec(relayOwns)
 	r.exec(`INSERT INTO boxpair.outbox_routes (relay, topic, route, state, since, last_error)
 		VALUES ('relay-1', 'order.placed', 'shop: order', 'refusing', now() - interval '1 hour', '312 NO_ROUTE')`)
-	r.says(exitFound, "why "+whole, "pending     its route shop: order is refusing since", "312 NO_ROUTE", "heal\n    boxpair relay … --drop-unroutable order.placed")
+	r.says(exitFound, "why "+whole, "pending     its route shop: order is refusing since", "312 NO_ROUTE", "heal\n    boxpair declare --topic order.placed --consumer …", "\n    boxpair relay … --drop-unroutable order.placed")
 	r.exec(`UPDATE boxpair.outbox_events SET topic = 'order.shipped' WHERE id = 3`)
 	r.says(exitFound, "why "+id(3).String(), "waits for event 1 of its key", "312 NO_ROUTE", "--drop-unroutable order.placed")
 	r.exec(`DELETE FROM boxpair.outbox_routes`)

@@ -56,7 +56,7 @@ var commands = slices.Concat(
 	pauseCommands, letterCommands, deferredCommands, []command{replay}, effectCommands,
 	[]command{relayCommand, drain, janitor, dashboard},
 	[]command{verify, identify},
-	migrateCommands, []command{version},
+	migrateCommands, []command{declare, version},
 )
 
 // families are the commands that only have subcommands.

@@ -143,7 +143,7 @@ func (s *operators) consumersOfMySQL(ctx context.Context) (list []audit.Consumer
 	if err != nil {
 		return nil, err
 	}
-	rows, err := db.QueryContext(ctx, "SELECT id, name FROM "+names.Table("inbox_consumers")+" ORDER BY id")
+	rows, err := db.QueryContext(ctx, "SELECT id, name FROM "+names.Table("inbox_consumers")+" ORDER BY id") //nolint:gosec // the name is quoted
 	if err != nil {
 		return nil, fmt.Errorf("read consumers: %w", err)
 	}
@@ -193,12 +193,12 @@ func (d *databases) open(ctx context.Context) (all []*operators, end func(), err
 	}
 	for i := range len(d.outboxes) + len(d.inboxes) {
 		setting, t := d.target(i)
-		s, close, err := operate(ctx, t, &d.places)
+		s, closed, err := operate(ctx, t, &d.places)
 		if err != nil {
 			return nil, end, fmt.Errorf("--%s %s: %w", setting, t.name, err)
 		}
 		s.named(setting, t, &d.places)
-		all, ends = append(all, s), append(ends, close)
+		all, ends = append(all, s), append(ends, closed)
 	}
 	return all, end, nil
 }

@@ -16,6 +16,8 @@ import (
 	"sync"
 	"time"
 
+	wamqp "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+
 	"github.com/boxpair/boxpair/health"
 	"github.com/boxpair/boxpair/idgen"
 	"github.com/boxpair/boxpair/producer"
@@ -161,7 +163,7 @@ func (r *relaying) setSigner(text string) error {
 	if !found {
 		return errors.New("want ID=FILE")
 	}
-	secret, err := os.ReadFile(file)
+	secret, err := os.ReadFile(file) //nolint:gosec // the operator names the file
 	if err != nil {
 		return err
 	}
@@ -289,7 +291,7 @@ func (r *relaying) muster(ctx context.Context, log *slog.Logger) (*crew, error) 
 		}
 		return p, err
 	}
-	if err := r.measure(c, log); err != nil {
+	if err := r.measure(c, log); err != nil { //nolint:contextcheck // the last spans are sent after the end of ctx
 		return c, err
 	}
 	publisher, err := add("broker", r.broker, r.hosts)
@@ -324,16 +326,20 @@ func (r *relaying) muster(ctx context.Context, log *slog.Logger) (*crew, error) 
 	return c, nil
 }
 
-func (r *relaying) publisher(log *slog.Logger, url string, hosts []string) (*amqp.Publisher, error) {
-	config := amqp.DurablePubSub(url, "")
+// topologyOf returns watermill-amqp's configuration for --exchanges. A publisher passes no consumer.
+func (r *relaying) topologyOf(url, consumer string) wamqp.Config {
 	switch name, is := strings.CutPrefix(r.exchanges, "exchange:"); {
 	case is:
-		config = amqp.TopicExchange(url, name, "")
+		return amqp.TopicExchange(url, name, consumer)
 	case r.exchanges == "queue":
-		config = amqp.DurableQueue(url)
+		return amqp.DurableQueue(url)
 	}
+	return amqp.DurablePubSub(url, consumer)
+}
+
+func (r *relaying) publisher(log *slog.Logger, url string, hosts []string) (*amqp.Publisher, error) {
 	return amqp.NewPublisher(amqp.PublisherConfig{
-		AMQP: config, Hosts: hosts, Topology: r.topology, Partitions: r.partitions, CloudEvents: r.cloudEvents, CompetingConsumers: r.competing, Envelope: r.envelope, BatchSize: r.batchSize,
+		AMQP: r.topologyOf(url, ""), Hosts: hosts, Topology: r.topology, Partitions: r.partitions, CloudEvents: r.cloudEvents, CompetingConsumers: r.competing, Envelope: r.envelope, BatchSize: r.batchSize,
 		ConfirmTimeout: r.config.SendTimeout, Logger: log,
 	})
 }

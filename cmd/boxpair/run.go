@@ -79,7 +79,7 @@ the same; the command is for relays without the right to delete events, and for 
 	define: func(s *settings) func(context.Context, *process) (int, error) {
 		j := &sweeping{}
 		c := &j.config
-		j.databases.define(s, "the database of an outbox. May be given several times with --once.", "")
+		j.define(s, "the database of an outbox. May be given several times with --once.", "")
 		s.duration(&c.Retention, "retention", "how long delivered events are kept: for replay, and to recognise an event that is written again.\nDefaults to 7d.")
 		s.duration(&c.Interval, "interval", "the pause between two passes. Defaults to 1m.")
 		s.on(&j.once, "once", "make one pass, print its numbers, and end.")
