@@ -2,6 +2,8 @@ package main
 
 import (
 	"encoding/json"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -83,6 +85,59 @@ func TestDeadMessagesAreListedAndRedriven(t *testing.T) {
 	if status != exitOK || len(shown.Parked) != 1 || len(shown.Parked[0].History) != 2 ||
 		shown.Parked[0].History[0].Outcome != "redriven" || !strings.HasPrefix(shown.Parked[0].History[0].Error, "stock came (by ") || !strings.HasPrefix(shown.Parked[0].History[1].Error, "a test (by ") {
 		t.Errorf("show: %d, %q, %q", status, out, errs)
+	}
+}
+
+// TestDiscardIsTakenBack, since a discard may be a mistake.
+func TestDiscardIsTakenBack(t *testing.T) {
+	t.Parallel()
+	url, count := plantDead(t)
+	for _, side := range []string{"--outbox", "--inbox"} {
+		table := "boxpair_outbox_parked"
+		if side == "--inbox" {
+			table = "boxpair_inbox_parked"
+		}
+		if status, _, errs := call(t, nil, "dead", "discard", deadID, side, url, "-m", "a mistake"); status != exitOK {
+			t.Fatal(errs)
+		}
+		if status, out, errs := call(t, nil, "dead", "redrive", deadID, "--state", "discarded", side, url, "-m", "needed after all"); status != exitOK || out != deadID+"\n" {
+			t.Errorf("%s: %d, %q, %q", side, status, out, errs)
+		}
+		if n := count(`SELECT count(*) FROM ` + table + ` WHERE state = 'retrying' AND coalesce(reason, '') = ''`); n != 1 {
+			t.Errorf("%s: %d are retrying", side, n)
+		}
+	}
+}
+
+func TestDeadLetterIsEdited(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 1)
+	r.exec(`WITH q AS (DELETE FROM boxpair.outbox_queue RETURNING shard, id)
+		INSERT INTO boxpair.outbox_parked (id, shard, key, state, attempts, last_error) SELECT id, shard, 'k', 'dead', 4, 'refused' FROM q`)
+	mended := filepath.Join(t.TempDir(), "mended")
+	ok(t, os.WriteFile(mended, []byte("mended"), 0o600))
+	args := []string{"dead", "edit", id(1).String()[:8], "--outbox", r.url, "--payload-file", mended, "--header", "by=hand", "-m", "price was missing"}
+	status, out, errs := call(t, nil, args...)
+	if status != exitOK || errs != "" {
+		t.Fatalf("%d, %q, %q", status, out, errs)
+	}
+	copied := strings.TrimSpace(out)
+	if _, again, errs := call(t, nil, args...); again != out {
+		t.Errorf("the same edit again: %q, %q", again, errs)
+	}
+	r.says(exitOK, "show --payload "+copied, "payload         mended\n", "header by       hand", "state           pending")
+	r.says(exitOK, "show "+id(1).String(), "state           discarded", "edited as "+copied)
+	for want, args := range map[string][]string{
+		"--payload-file or --header: is missing": {"--outbox", r.url, id(1).String(), "-m", "x"},
+		"--reason: is missing":                   {"--outbox", r.url, id(1).String(), "--header", "a=b"},
+		"--consumer: is required with --inbox":   {"--inbox", r.url, id(1).String(), "--header", "a=b", "-m", "x"},
+		"ID: want exactly one, got 0":            {"--outbox", r.url, "--header", "a=b", "-m", "x"},
+		"--header: want NAME=VALUE":              {"--outbox", r.url, "--header", "a"},
+		"--payload-file: open ":                  {"--outbox", r.url, id(1).String(), "--payload-file", mended + "x", "-m", "x"},
+	} {
+		if status, _, errs := call(t, nil, append([]string{"dead", "edit"}, args...)...); status != exitFailed || !strings.Contains(errs, want) {
+			t.Errorf("%v: %d, %q", args, status, errs)
+		}
 	}
 }
 

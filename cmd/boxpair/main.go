@@ -53,7 +53,7 @@ const (
 // commands are all subcommands with settings, in the order of the help.
 var commands = slices.Concat(
 	[]command{status}, lookCommands, []command{family, events, examine},
-	pauseCommands, letterCommands, deferredCommands, []command{replay}, effectCommands,
+	pauseCommands, letterCommands, []command{edit}, deferredCommands, []command{replay}, effectCommands,
 	[]command{relayCommand, drain, janitor, dashboard},
 	[]command{verify, identify},
 	migrateCommands, []command{declare, version},

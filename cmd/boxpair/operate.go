@@ -26,12 +26,19 @@ import (
 type outboxOperator interface {
 	ops.OutboxOperator
 	Replay(ctx context.Context, r producer.Replay) (producer.ReplayReport, error)
+	Edit(ctx context.Context, id uuid.UUID, reason string, edit func(c *producer.Content) error) (uuid.UUID, error)
+}
+
+// inboxOperator is the part of an inbox that the operator's commands need.
+type inboxOperator interface {
+	ops.InboxOperator
+	Edit(ctx context.Context, consumer string, id uuid.UUID, reason string, edit func(c *consumer.Content) error) (uuid.UUID, error)
 }
 
 // operators holds both sides of one database.
 type operators struct {
 	outbox   outboxOperator
-	inbox    ops.InboxOperator
+	inbox    inboxOperator
 	events   outbox.Searcher
 	messages inbox.Searcher
 	states   inboxStates
