@@ -4,6 +4,7 @@ import (
 	_ "embed" // the file of grants
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -24,6 +25,9 @@ type Roles struct {
 	Requests string
 	// Janitor removes rows that are past their retention. Defaults to none.
 	Janitor string
+	// Archiver removes rows that are past their retention and reads their events, for a janitor that
+	// archives. Defaults to none.
+	Archiver string
 	// Operator redrives and discards parked events and messages. Defaults to none.
 	Operator string
 	// Monitor reads counts and ages. Defaults to none.
@@ -41,8 +45,25 @@ const (
 func (r Roles) parts() map[string]string {
 	return map[string]string{
 		"producer": r.Producer, "relay": r.Relay, "consumer": r.Consumer,
-		"requests": r.Requests, "janitor": r.Janitor, "operator": r.Operator, "monitor": r.Monitor,
+		"requests": r.Requests, "janitor": r.Janitor, "archiver": r.Archiver, "operator": r.Operator, "monitor": r.Monitor,
 	}
+}
+
+// check refuses names that no role may have.
+func (r Roles) check() error {
+	var errs []error
+	for part, role := range r.parts() {
+		if err := check(part, role, maxIdentifier); err != nil {
+			errs = append(errs, err)
+		}
+		if strings.HasPrefix(role, "pg_") || role == "public" || role == "none" {
+			errs = append(errs, fmt.Errorf("%s: %q is one of the database's own roles", part, role))
+		}
+		if strings.Contains(role, "$boxpair$") {
+			errs = append(errs, fmt.Errorf("%s: %q holds $boxpair$", part, role))
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // PostgresGrants returns the statements that give existing roles the privileges that the library
@@ -51,19 +72,12 @@ func (r Roles) parts() map[string]string {
 // grants/postgres.sql. An error names the role whose name is invalid.
 func PostgresGrants(names Names, roles Roles) (string, error) {
 	sections := strings.Split(postgresGrants, roleMark)
-	quoted := make(map[string]string)
-	var errs []error
-	for part, role := range roles.parts() {
-		if err := check(part, role, maxIdentifier); err != nil {
-			errs = append(errs, err)
-		}
-		if strings.HasPrefix(role, "pg_") || role == "public" || role == "none" {
-			errs = append(errs, fmt.Errorf("%s: %q is one of the database's own roles", part, role))
-		}
-		quoted[rolePrefix+part] = role
-	}
-	if err := errors.Join(errs...); err != nil {
+	if err := roles.check(); err != nil {
 		return "", fmt.Errorf("grants: %w", err)
+	}
+	quoted := make(map[string]string)
+	for part, role := range roles.parts() {
+		quoted[rolePrefix+part] = role
 	}
 	given := sections[:1]
 	for _, section := range sections[1:] {
@@ -79,3 +93,34 @@ func PostgresGrants(names Names, roles Roles) (string, error) {
 		return names.postgres(name)
 	}), nil
 }
+
+// PostgresRoles returns the statements that create those of the roles that do not exist, as groups:
+// they cannot log in, own nothing, and inherit nothing. An account becomes a member with GRANT role
+// TO account. An administrator with CREATEROLE runs the statements before those of [PostgresGrants];
+// running them again, also concurrently, changes nothing. A role that exists stays as it is. An
+// error names the role whose name is invalid.
+func PostgresRoles(roles Roles) (string, error) {
+	if err := roles.check(); err != nil {
+		return "", fmt.Errorf("roles: %w", err)
+	}
+	var names []string
+	for _, name := range roles.parts() {
+		if name != "" {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	var b strings.Builder
+	for _, name := range slices.Compact(names) {
+		fmt.Fprintf(&b, createRole, Quote(name))
+	}
+	return b.String(), nil
+}
+
+// createRole creates a role. Another transaction may create the role at the same time, which shows
+// as a violation of the catalog's unique index.
+const createRole = `DO $boxpair$ BEGIN
+    CREATE ROLE %s NOLOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS;
+EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL; -- it exists
+END $boxpair$;
+`

@@ -27,11 +27,26 @@ type JanitorConfig struct {
 	// Share is the greatest part of the time in which a pass keeps the database busy: the pass
 	// pauses after each batch for the rest. 1 does not pause. Defaults to 0.5.
 	Share float64 `yaml:"share" env:"SHARE"`
+	// Archive receives the events of each batch before their removal; a later transaction removes
+	// them, once Archive has returned nil. See [ArchiveSink]. The store must be an
+	// [outbox.ArchiveStore]. Defaults to none: events are removed without being read.
+	Archive ArchiveSink `yaml:"-" env:"-"`
 	// Progress is called after each batch with the report so far, and at the end of the pass with
 	// Done set. The pass waits for Progress. Defaults to none.
 	Progress func(JanitorReport) `yaml:"-" env:"-"`
 	// Logger receives the numbers of removed rows, and errors. Defaults to [slog.Default].
 	Logger *slog.Logger `yaml:"-" env:"-"`
+}
+
+// ArchiveSink keeps events that a [Janitor] is about to remove. Package producer/archive has one that
+// writes files.
+type ArchiveSink interface {
+	// Archive keeps events, which must be durable when Archive returns nil. On an error nothing is
+	// removed, and the pass ends; the next pass hands out the events again. Events also come again
+	// after a crash, or if they had to stay: a sink keeps one of several events with equal dispatch
+	// IDs, or its readers do. Archive may be called concurrently by several janitors. The slice and
+	// its events belong to the sink.
+	Archive(ctx context.Context, events []outbox.Archived) error
 }
 
 const (
@@ -78,6 +93,8 @@ func (c JanitorConfig) withDefaults() (JanitorConfig, error) {
 type JanitorReport struct {
 	// Events, Attempts and Receipts are how many rows were removed.
 	Events, Attempts, Receipts int64
+	// Archived is how many events JanitorConfig.Archive has kept, including events that stayed.
+	Archived int64
 	// Batches is the number of batches. Took is the time of the whole pass, and LongestBatch the
 	// time of its longest batch.
 	Batches      int64
@@ -99,7 +116,9 @@ type JanitorReport struct {
 type Janitor struct {
 	store outbox.JanitorStore
 	cfg   JanitorConfig
-	total [4]atomic.Int64 // events, attempts, receipts, batches
+	total [5]atomic.Int64 // events, attempts, receipts, batches, archived
+
+	archive outbox.ArchiveStore // nil without JanitorConfig.Archive
 }
 
 // NewJanitor returns a janitor over store. It does no I/O.
@@ -108,10 +127,17 @@ func NewJanitor(store outbox.JanitorStore, cfg JanitorConfig) (*Janitor, error) 
 	if store == nil {
 		err = errors.Join(err, errors.New("store is nil"))
 	}
+	j := &Janitor{store: store, cfg: cfg}
+	if cfg.Archive != nil && store != nil {
+		var can bool
+		if j.archive, can = store.(outbox.ArchiveStore); !can {
+			err = errors.Join(err, errors.New("Archive: the store is no outbox.ArchiveStore"))
+		}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("janitor config: %w", err)
 	}
-	return &Janitor{store: store, cfg: cfg}, nil
+	return j, nil
 }
 
 // Janitor returns a janitor of the outbox's store; see [NewJanitor].
@@ -144,14 +170,14 @@ func (j *Janitor) RunOnce(ctx context.Context) (JanitorReport, error) {
 	p := &pass{j: j, begun: time.Now(), pace: pace.New(j.cfg.MaxBatch, j.cfg.BatchTime, j.cfg.Share)}
 	var after time.Time
 	err := p.each(ctx, func(limit int) (outbox.Removed, error) {
-		r, err := j.store.RemoveDelivered(ctx, j.cfg.Retention, after, limit)
+		r, err := p.removeDelivered(ctx, after, limit)
 		after = r.Through
 		return r, err
 	})
 	if err != nil {
 		return p.report, fmt.Errorf("remove delivered events: %w", err)
 	}
-	err = p.each(ctx, func(limit int) (outbox.Removed, error) { return j.store.RemoveDiscarded(ctx, j.cfg.Retention, limit) })
+	err = p.each(ctx, func(limit int) (outbox.Removed, error) { return p.removeDiscarded(ctx, limit) })
 	if err != nil {
 		return p.report, fmt.Errorf("remove discarded events: %w", err)
 	}
@@ -165,6 +191,7 @@ func (j *Janitor) RunOnce(ctx context.Context) (JanitorReport, error) {
 func (j *Janitor) Totals() JanitorReport {
 	return JanitorReport{
 		Events: j.total[0].Load(), Attempts: j.total[1].Load(), Receipts: j.total[2].Load(), Batches: j.total[3].Load(),
+		Archived: j.total[4].Load(),
 	}
 }
 
@@ -174,6 +201,45 @@ type pass struct {
 	begun  time.Time
 	pace   *pace.Pace
 	report JanitorReport
+	// waited is the time that the archive took within the current batch. It does not count as time
+	// of the database.
+	waited time.Duration
+}
+
+func (p *pass) removeDelivered(ctx context.Context, after time.Time, limit int) (outbox.Removed, error) {
+	if p.j.archive == nil {
+		return p.j.store.RemoveDelivered(ctx, p.j.cfg.Retention, after, limit)
+	}
+	list, err := p.j.archive.ListDelivered(ctx, p.j.cfg.Retention, after, limit)
+	return p.archive(ctx, list, err)
+}
+
+func (p *pass) removeDiscarded(ctx context.Context, limit int) (outbox.Removed, error) {
+	if p.j.archive == nil {
+		return p.j.store.RemoveDiscarded(ctx, p.j.cfg.Retention, limit)
+	}
+	list, err := p.j.archive.ListDiscarded(ctx, p.j.cfg.Retention, limit)
+	return p.archive(ctx, list, err)
+}
+
+// archive hands out the events of list, and then removes them. No transaction is open meanwhile.
+func (p *pass) archive(ctx context.Context, list outbox.Removable, err error) (outbox.Removed, error) {
+	if err != nil {
+		return outbox.Removed{}, err
+	}
+	if len(list.Events) > 0 {
+		begun := time.Now()
+		if err := p.j.cfg.Archive.Archive(ctx, list.Events); err != nil {
+			return outbox.Removed{}, fmt.Errorf("archive: %w", err)
+		}
+		p.waited += time.Since(begun)
+		p.report.Archived += int64(len(list.Events))
+		p.j.total[4].Add(int64(len(list.Events)))
+	}
+	if err := fault.Hit(ctx, fault.BeforeDelete); err != nil {
+		return outbox.Removed{}, err
+	}
+	return p.j.archive.RemoveListed(ctx, p.j.cfg.Retention, list)
 }
 
 // each removes batch by batch until a batch is not full.
@@ -186,11 +252,12 @@ func (p *pass) each(ctx context.Context, remove func(limit int) (outbox.Removed,
 			return err
 		}
 		begun := time.Now()
+		p.waited = 0
 		r, err := remove(p.pace.Size())
 		if err != nil {
 			return err
 		}
-		took := time.Since(begun)
+		took := time.Since(begun) - p.waited
 		p.add(r, took)
 		pause := p.pace.Took(took, r.Full)
 		if !r.Full {

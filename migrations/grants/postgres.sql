@@ -132,6 +132,24 @@ DO $boxpair$ BEGIN
 EXCEPTION WHEN undefined_table THEN NULL; -- another tool has made the tables
 END $boxpair$;
 
+-- role: archiver
+-- A janitor that archives events before it removes them: it also reads their content.
+DO $boxpair$ BEGIN
+    GRANT USAGE ON SCHEMA "boxpair" TO "boxpair_archiver";
+EXCEPTION WHEN undefined_object THEN
+    RAISE undefined_object USING MESSAGE = SQLERRM || ': CREATE ROLE it first, as an administrator, or leave its section out';
+END $boxpair$;
+GRANT SELECT, DELETE ON "boxpair"."outbox_events" TO "boxpair_archiver";
+GRANT SELECT ON "boxpair"."outbox_queue" TO "boxpair_archiver";
+GRANT SELECT (id) ON "boxpair"."outbox_deferred" TO "boxpair_archiver";
+GRANT SELECT (id, shard, state, discarded_at, attempts, last_error, reason), DELETE ON "boxpair"."outbox_parked" TO "boxpair_archiver";
+GRANT SELECT (event_id, outcome, at), DELETE ON "boxpair"."outbox_attempts" TO "boxpair_archiver";
+GRANT SELECT, DELETE ON "boxpair"."outbox_receipts" TO "boxpair_archiver";
+DO $boxpair$ BEGIN
+    GRANT SELECT ON "boxpair"."schema_migrations" TO "boxpair_archiver";
+EXCEPTION WHEN undefined_table THEN NULL; -- another tool has made the tables
+END $boxpair$;
+
 -- role: operator
 -- Looks at what is parked or deferred, with its content, and redrives, discards or replays it, cancels or moves
 -- it. It can have an event sent again, not change one. It pauses topics, downstreams and consumers.

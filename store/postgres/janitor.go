@@ -31,9 +31,9 @@ const retained = `(
         OR EXISTS (SELECT FROM {{outbox_attempts}} a WHERE a.event_id = e.id
                    AND a.outcome = 'replayed' AND a.at >= statement_timestamp() - $1::bigint * interval '1 us' OFFSET 0))`
 
-// removeDelivered goes from receipt to receipt, since a receipt may name a single event or a
-// thousand. statement_timestamp is stable, as an index condition needs.
-var removeDelivered = statement(`
+// oldReceipts goes from receipt to receipt, since a receipt may name a single event or a thousand.
+// statement_timestamp is stable, as an index condition needs.
+const oldReceipts = `
 WITH RECURSIVE old (delivered_at, id, event_ids, n) AS (
     (SELECT r.delivered_at, r.id, r.event_ids, cardinality(r.event_ids) FROM {{outbox_receipts}} r
      WHERE r.delivered_at >= $2 AND r.delivered_at < statement_timestamp() - $1::bigint * interval '1 us'
@@ -47,13 +47,18 @@ WITH RECURSIVE old (delivered_at, id, event_ids, n) AS (
         ORDER BY r.delivered_at, r.id LIMIT 1
     ) r
     WHERE o.n < $3
-), named AS MATERIALIZED (
-    SELECT DISTINCT u.id FROM old CROSS JOIN LATERAL unnest(old.event_ids) AS u (id)
-), events AS (
+)`
+
+// removeNamed removes the events that the subquery "named" names, unless they must stay.
+const removeNamed = `, events AS (
     DELETE FROM {{outbox_events}} e USING named n WHERE e.id = n.id AND NOT ` + retained + ` RETURNING e.id
 ), attempts AS (
     DELETE FROM {{outbox_attempts}} a USING events e WHERE a.event_id = e.id RETURNING 1
-), receipts AS (
+)`
+
+var removeDelivered = statement(oldReceipts + `, named AS MATERIALIZED (
+    SELECT DISTINCT u.id FROM old CROSS JOIN LATERAL unnest(old.event_ids) AS u (id)
+)` + removeNamed + `, receipts AS (
     DELETE FROM {{outbox_receipts}} r USING old o WHERE r.delivered_at = o.delivered_at AND r.id = o.id RETURNING r.delivered_at
 )
 SELECT (SELECT count(*) FROM events), (SELECT count(*) FROM attempts), (SELECT count(*) FROM receipts),
@@ -64,22 +69,27 @@ func (s *Store) RemoveDelivered(ctx context.Context, retention time.Duration, af
 	return s.remove(ctx, "remove delivered events", removeDelivered, retention.Microseconds(), sinceOf(after), limit)
 }
 
-// removeDiscarded keeps the row of an event that is queued again, because a relay may be about to
-// park the event.
-var removeDiscarded = statement(`
-WITH old AS MATERIALIZED (
-    SELECT p.id FROM {{outbox_parked}} p
-    WHERE p.state IN ('discarded', 'cancelled') AND p.discarded_at < statement_timestamp() - $1::bigint * interval '1 us'
-      AND NOT EXISTS (SELECT FROM {{outbox_queue}} q WHERE q.shard = p.shard AND q.id = p.id OFFSET 0)
-    ORDER BY p.discarded_at LIMIT $2
-), parked AS (
+// unclaimed is the predicate for a discarded event p that may be removed. The row of an event that
+// is queued again stays, because a relay may be about to park the event.
+const unclaimed = `p.state IN ('discarded', 'cancelled') AND p.discarded_at < statement_timestamp() - $1::bigint * interval '1 us'
+      AND NOT EXISTS (SELECT FROM {{outbox_queue}} q WHERE q.shard = p.shard AND q.id = p.id OFFSET 0)`
+
+// removeOld removes the parked events that the subquery "old" names.
+const removeOld = `, parked AS (
     DELETE FROM {{outbox_parked}} p USING old o WHERE p.id = o.id AND p.state IN ('discarded', 'cancelled') RETURNING p.id
 ), events AS (
     DELETE FROM {{outbox_events}} e USING parked p WHERE e.id = p.id RETURNING e.id
 ), attempts AS (
     DELETE FROM {{outbox_attempts}} a USING parked p WHERE a.event_id = p.id RETURNING 1
 )
-SELECT (SELECT count(*) FROM events), (SELECT count(*) FROM attempts), 0,
+SELECT (SELECT count(*) FROM events), (SELECT count(*) FROM attempts), 0, `
+
+var removeDiscarded = statement(`
+WITH old AS MATERIALIZED (
+    SELECT p.id FROM {{outbox_parked}} p
+    WHERE ` + unclaimed + `
+    ORDER BY p.discarded_at LIMIT $2
+)` + removeOld + `
     (SELECT count(*) >= $2 FROM old), NULL::timestamptz`)
 
 // RemoveDiscarded implements [outbox.JanitorStore].

@@ -364,4 +364,5 @@ func (s *Store) Mark(ctx context.Context, relay string, marks []outbox.Mark) ([]
 var (
 	_ outbox.Store[pgx.Tx]       = (*Store)(nil)
 	_ outbox.CommitStore[pgx.Tx] = (*Store)(nil)
+	_ outbox.ArchiveStore        = (*Store)(nil)
 )

@@ -31,7 +31,8 @@ type parts struct {
 	granted                             sync.Map // schemas
 	roles                               migrations.Roles
 	producer, relay, consumer, requests *pgxpool.Pool
-	janitor, operator, monitor          *pgxpool.Pool
+	janitor, archiver                   *pgxpool.Pool
+	operator, monitor                   *pgxpool.Pool
 }
 
 // newParts makes roles that have no privileges yet.
@@ -44,7 +45,8 @@ func newParts(t *testing.T, owner *pgxpool.Pool) *parts {
 		conns int32
 	}{
 		{&p.roles.Producer, &p.producer, 10}, {&p.roles.Relay, &p.relay, 10}, {&p.roles.Consumer, &p.consumer, 20},
-		{&p.roles.Requests, &p.requests, 20}, {&p.roles.Janitor, &p.janitor, 4}, {&p.roles.Operator, &p.operator, 4}, {&p.roles.Monitor, &p.monitor, 2},
+		{&p.roles.Requests, &p.requests, 20}, {&p.roles.Janitor, &p.janitor, 4}, {&p.roles.Archiver, &p.archiver, 4},
+		{&p.roles.Operator, &p.operator, 4}, {&p.roles.Monitor, &p.monitor, 2},
 	} {
 		*part.name = `R"o'le ` + testenv.Name(t)
 		*part.pool = asRole(t, owner, *part.name, part.conns)
@@ -97,7 +99,21 @@ type outboxParts struct {
 	outbox.RelayStore
 	outbox.OperatorStore
 	outbox.JanitorStore
-	producerRole, operator, monitor *postgres.Store
+	producerRole, archiver, operator, monitor *postgres.Store
+}
+
+// The lists and their removal are an archiver's.
+
+func (o *outboxParts) ListDelivered(ctx context.Context, retention time.Duration, after time.Time, limit int) (outbox.Removable, error) {
+	return o.archiver.ListDelivered(ctx, retention, after, limit)
+}
+
+func (o *outboxParts) ListDiscarded(ctx context.Context, retention time.Duration, limit int) (outbox.Removable, error) {
+	return o.archiver.ListDiscarded(ctx, retention, limit)
+}
+
+func (o *outboxParts) RemoveListed(ctx context.Context, retention time.Duration, list outbox.Removable) (outbox.Removed, error) {
+	return o.archiver.RemoveListed(ctx, retention, list)
 }
 
 // Notify is what a producer does after its commits.
@@ -172,7 +188,7 @@ func TestEveryPartKeepsItsContractUnderItsRole(t *testing.T) {
 			return storetest.OutboxFixture[pgx.Tx]{
 				Store: &outboxParts{
 					EventStore: writer, RelayStore: storeOf(t, p.relay, cfg), OperatorStore: operator,
-					JanitorStore: storeOf(t, p.janitor, cfg), producerRole: writer, operator: operator, monitor: storeOf(t, p.monitor, cfg),
+					JanitorStore: storeOf(t, p.janitor, cfg), archiver: storeOf(t, p.archiver, cfg), producerRole: writer, operator: operator, monitor: storeOf(t, p.monitor, cfg),
 				},
 				Begin:    p.producer.Begin,
 				Commit:   func(ctx context.Context, tx pgx.Tx) error { return tx.Commit(ctx) },
@@ -258,6 +274,11 @@ var denied = map[string][]string{
 		`UPDATE outbox_shards SET owner = 'x'`, `SELECT FROM inbox`, `DELETE FROM inbox`, `DELETE FROM inbox_parked`,
 		`TRUNCATE outbox_events`, `CREATE TABLE x ()`,
 	},
+	"archiver": {
+		`UPDATE outbox_events SET payload = ''`, `INSERT INTO outbox_events (topic) VALUES ('forged')`, `DELETE FROM outbox_queue`,
+		`UPDATE outbox_parked SET state = 'discarded'`, `SELECT key FROM outbox_parked`, `SELECT error FROM outbox_attempts`,
+		`SELECT FROM inbox`, `DELETE FROM inbox_parked`, `TRUNCATE outbox_events`, `CREATE TABLE x ()`,
+	},
 	"operator": {
 		`INSERT INTO outbox_events (topic) VALUES ('forged')`, `UPDATE outbox_events SET payload = ''`, `DELETE FROM outbox_events`,
 		`DELETE FROM outbox_queue`, `DELETE FROM outbox_parked`, `UPDATE outbox_shards SET owner = 'x'`, `DELETE FROM inbox`,
@@ -282,7 +303,7 @@ func TestRolesAreDeniedWhatIsNotTheirs(t *testing.T) {
 	p.migrated(t, postgres.Config{Schema: schema})
 	pools := map[string]*pgxpool.Pool{
 		"producer": p.producer, "relay": p.relay, "consumer": p.consumer,
-		"requests": p.requests, "janitor": p.janitor, "operator": p.operator, "monitor": p.monitor,
+		"requests": p.requests, "janitor": p.janitor, "archiver": p.archiver, "operator": p.operator, "monitor": p.monitor,
 	}
 	for part, statements := range denied {
 		for _, statement := range statements {
@@ -381,6 +402,56 @@ func TestGrantsSayWhichRoleIsMissing(t *testing.T) {
 	}
 	_, err = pool.Exec(t.Context(), grants)
 	if err == nil || !strings.Contains(err.Error(), `role "no such "role" does not exist: CREATE ROLE it first, as an administrator`) {
+		t.Errorf("error is %v", err)
+	}
+}
+
+// TestCreatedRolesAreGroupsWithTheirGrants creates roles twice, and gives them their grants.
+func TestCreatedRolesAreGroupsWithTheirGrants(t *testing.T) {
+	t.Parallel()
+	owner := newPool(t, nil)
+	group := `g"o'up ` + testenv.Name(t)
+	roles := migrations.Roles{Relay: group, Janitor: group}
+	create, err := migrations.PostgresRoles(roles)
+	if err != nil || strings.Count(create, "CREATE ROLE") != 1 {
+		t.Fatalf("statements are %s, %v", create, err)
+	}
+	t.Cleanup(func() {
+		quoted := migrations.Quote(group)
+		_, err := owner.Exec(context.WithoutCancel(t.Context()), "DROP OWNED BY "+quoted+"; DROP ROLE "+quoted)
+		if err != nil {
+			t.Error(err)
+		}
+	})
+	for range 2 {
+		if _, err := owner.Exec(t.Context(), create); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var powers bool
+	err = owner.QueryRow(t.Context(), `SELECT rolcanlogin OR rolsuper OR rolcreatedb OR rolcreaterole OR rolreplication OR rolbypassrls
+		FROM pg_roles WHERE rolname = $1`, group).Scan(&powers)
+	if err != nil || powers {
+		t.Errorf("the role has powers: %v, %v", powers, err)
+	}
+	cfg := postgres.Config{Schema: testenv.Name(t)}
+	(&parts{owner: owner, roles: roles}).migrated(t, cfg)
+	for statement, allowed := range map[string]bool{
+		`SELECT payload FROM outbox_events`: true, `DELETE FROM outbox_receipts`: true, `SELECT FROM inbox`: false, `UPDATE outbox_events SET payload = ''`: false,
+	} {
+		err := pgx.BeginFunc(t.Context(), owner, func(tx pgx.Tx) error {
+			if _, err := tx.Exec(t.Context(), "SET LOCAL search_path = "+cfg.Schema+"; SET LOCAL ROLE "+migrations.Quote(group)); err != nil {
+				return err
+			}
+			_, err := tx.Exec(t.Context(), statement)
+			return err
+		})
+		if (err == nil) != allowed {
+			t.Errorf("%s: %v", statement, err)
+		}
+	}
+	if _, err := migrations.PostgresRoles(migrations.Roles{Operator: "pg_x", Producer: "a$boxpair$"}); err == nil ||
+		!strings.Contains(err.Error(), "operator") || !strings.Contains(err.Error(), "producer") {
 		t.Errorf("error is %v", err)
 	}
 }

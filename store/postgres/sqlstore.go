@@ -36,6 +36,7 @@ type SQLStore struct {
 
 var (
 	_ outbox.Store[*sql.Tx]       = (*SQLStore)(nil)
+	_ outbox.ArchiveStore         = (*SQLStore)(nil)
 	_ inbox.Store[*sql.Tx]        = (*SQLStore)(nil)
 	_ inbox.RequestStore[*sql.Tx] = (*SQLStore)(nil)
 

@@ -62,6 +62,7 @@ func Producer[TX any](t *testing.T, open func(t *testing.T) OutboxFixture[TX], o
 		{"operator", operatorTests[TX]()},
 		{"search", searchTests[TX]()},
 		{"janitor", janitorTests[TX]()},
+		{"archive", archiveTests[TX]()},
 		{"replay", replayTests[TX]()},
 		{"deferred", deferredTests[TX]()},
 		{"control", outboxControlTests[TX]()},

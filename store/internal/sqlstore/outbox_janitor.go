@@ -27,23 +27,13 @@ func (s *Store) RemoveDelivered(ctx context.Context, retention time.Duration, af
 		if !after.IsZero() {
 			from = after.UnixMicro()
 		}
-		receipts, named, err := s.oldReceipts(ctx, tx, from, before, limit, &r)
-		if err != nil || len(receipts) == 0 {
+		old, err := s.oldReceipts(ctx, tx, from, before, limit, &r.Full)
+		if err != nil || len(old) == 0 {
 			return err
 		}
-		for part := range slices.Chunk(named, maxListed) {
-			gone, err := s.c.d.RemoveEvents(ctx, tx, part, before)
-			if err == nil {
-				err = s.removeAttempts(ctx, tx, gone, &r)
-			}
-			if err != nil {
-				return err
-			}
-			r.Events += len(gone)
-		}
-		n, err := s.c.Exec(ctx, tx, `DELETE FROM {outbox_receipts} WHERE id IN ?`, receipts)
-		r.Receipts = int(n) // another janitor may have removed some receipts
-		if err != nil {
+		receipts, named := namedBy(old)
+		r.Through = old[len(old)-1].At
+		if err := s.removeNamed(ctx, tx, named, before, receipts, &r); err != nil {
 			return err
 		}
 		return fault.Hit(ctx, fault.WithinDelete)
@@ -54,11 +44,46 @@ func (s *Store) RemoveDelivered(ctx context.Context, retention time.Duration, af
 	return r, nil
 }
 
-// oldReceipts reads the oldest receipts, and returns their IDs and the IDs of their events,
-// ascending.
-func (s *Store) oldReceipts(ctx context.Context, tx *sql.Tx, from, before int64, limit int, r *outbox.Removed) (ids, named []int64, err error) {
-	err = s.c.Each(ctx, tx, func(rows *sql.Rows) error {
-		if len(named) >= limit {
+// removeNamed removes receipts, and those of the named events that need not stay.
+func (s *Store) removeNamed(ctx context.Context, tx *sql.Tx, named []int64, before int64, receipts []int64, r *outbox.Removed) error {
+	for part := range slices.Chunk(named, maxListed) {
+		gone, err := s.c.d.RemoveEvents(ctx, tx, part, before)
+		if err == nil {
+			err = s.removeAttempts(ctx, tx, gone, r)
+		}
+		if err != nil {
+			return err
+		}
+		r.Events += len(gone)
+	}
+	if len(receipts) == 0 {
+		return nil
+	}
+	n, err := s.c.Exec(ctx, tx, `DELETE FROM {outbox_receipts} WHERE id IN ?`, receipts)
+	r.Receipts = int(n) // another janitor may have removed some receipts
+	return err
+}
+
+// oldReceipt is a receipt past its retention, and the IDs of its events.
+type oldReceipt struct {
+	outbox.Receipt
+	events []int64
+}
+
+// namedBy returns the IDs of receipts, and the IDs of their events, ascending.
+func namedBy(old []oldReceipt) (ids, named []int64) {
+	for _, r := range old {
+		ids, named = append(ids, r.ID), append(named, r.events...)
+	}
+	slices.Sort(named)
+	return ids, slices.Compact(named)
+}
+
+// oldReceipts reads the oldest receipts, until they name limit events.
+func (s *Store) oldReceipts(ctx context.Context, q Querier, from, before int64, limit int, full *bool) (old []oldReceipt, err error) {
+	named := 0
+	err = s.c.Each(ctx, q, func(rows *sql.Rows) error {
+		if named >= limit {
 			return ErrNothing
 		}
 		var id, at int64
@@ -66,21 +91,19 @@ func (s *Store) oldReceipts(ctx context.Context, tx *sql.Tx, from, before int64,
 		if err := rows.Scan(&id, &at, &list); err != nil {
 			return err
 		}
-		var events []int64
-		if err := json.Unmarshal(list, &events); err != nil {
+		r := oldReceipt{Receipt: outbox.Receipt{ID: id, At: Instant(at)}}
+		if err := json.Unmarshal(list, &r.events); err != nil {
 			return fmt.Errorf("receipt %d is not a JSON array of numbers", id)
 		}
-		ids, named = append(ids, id), append(named, events...)
-		r.Through = Instant(at)
+		old, named = append(old, r), named+len(r.events)
 		return nil
 	}, `SELECT id, delivered_at, event_ids FROM {outbox_receipts} WHERE delivered_at >= ? AND delivered_at < ? ORDER BY delivered_at, id LIMIT ?`,
 		from, before, limit)
-	r.Full = len(named) >= limit
+	*full = named >= limit
 	if errors.Is(err, ErrNothing) {
 		err = nil
 	}
-	slices.Sort(named)
-	return ids, slices.Compact(named), err
+	return old, err
 }
 
 func (s *Store) removeAttempts(ctx context.Context, tx *sql.Tx, events []int64, r *outbox.Removed) error {
@@ -92,33 +115,41 @@ func (s *Store) removeAttempts(ctx context.Context, tx *sql.Tx, events []int64, 
 	return err
 }
 
+// unclaimed holds for a discarded event p that is past its retention and not queued again.
+const unclaimed = `p.state IN ('discarded', 'cancelled') AND p.discarded_at < {now} - ?
+	AND NOT EXISTS (SELECT 1 FROM {outbox_queue} q WHERE q.shard = p.shard AND q.id = p.id)`
+
 // RemoveDiscarded implements [outbox.JanitorStore].
 func (s *Store) RemoveDiscarded(ctx context.Context, retention time.Duration, limit int) (outbox.Removed, error) {
 	var r outbox.Removed
 	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		r = outbox.Removed{}
-		ids, err := s.c.IDs(ctx, tx, `SELECT p.id FROM {outbox_parked} p WHERE p.state IN ('discarded', 'cancelled') AND p.discarded_at < {now} - ?
-			AND NOT EXISTS (SELECT 1 FROM {outbox_queue} q WHERE q.shard = p.shard AND q.id = p.id)
-			ORDER BY p.discarded_at LIMIT ? {lock}`, Micros(retention), limit)
+		ids, err := s.c.IDs(ctx, tx, `SELECT p.id FROM {outbox_parked} p WHERE `+unclaimed+` ORDER BY p.discarded_at LIMIT ? {lock}`,
+			Micros(retention), limit)
 		if err != nil || len(ids) == 0 {
 			return err
 		}
 		r.Full = len(ids) >= limit
-		if _, err := s.c.Exec(ctx, tx, `DELETE FROM {outbox_parked} WHERE id IN ?`, ids); err != nil {
-			return err
-		}
-		n, err := s.c.Exec(ctx, tx, `DELETE FROM {outbox_events} WHERE id IN ?`, ids)
-		r.Events = int(n)
-		if err != nil {
-			return err
-		}
-		if err := s.removeAttempts(ctx, tx, ids, &r); err != nil {
-			return err
-		}
-		return fault.Hit(ctx, fault.WithinDelete)
+		return s.removeUnclaimed(ctx, tx, ids, &r)
 	})
 	if err != nil {
 		return outbox.Removed{}, fmt.Errorf("remove discarded events: %w", err)
 	}
 	return r, nil
+}
+
+// removeUnclaimed removes parked events whose rows are locked.
+func (s *Store) removeUnclaimed(ctx context.Context, tx *sql.Tx, ids []int64, r *outbox.Removed) error {
+	if _, err := s.c.Exec(ctx, tx, `DELETE FROM {outbox_parked} WHERE id IN ?`, ids); err != nil {
+		return err
+	}
+	n, err := s.c.Exec(ctx, tx, `DELETE FROM {outbox_events} WHERE id IN ?`, ids)
+	r.Events += int(n)
+	if err != nil {
+		return err
+	}
+	if err := s.removeAttempts(ctx, tx, ids, r); err != nil {
+		return err
+	}
+	return fault.Hit(ctx, fault.WithinDelete)
 }
