@@ -3,11 +3,12 @@
 FROM --platform=$BUILDPLATFORM golang:1.26.5-alpine@sha256:0178a641fbb4858c5f1b48e34bdaabe0350a330a1b1149aabd498d0699ff5fb2 AS build
 ARG TARGETOS
 ARG TARGETARCH
+ARG VERSION
 WORKDIR /src
 COPY . .
 RUN --mount=type=cache,target=/go/pkg/mod --mount=type=cache,target=/root/.cache/go-build \
     CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH \
-    go build -C cmd/boxpair -trimpath -ldflags "-s -w" -o /out/boxpair .
+    go build -C cmd/boxpair -trimpath -ldflags "-s -w -X main.release=$VERSION" -o /out/boxpair .
 
 FROM scratch
 ARG VERSION=devel

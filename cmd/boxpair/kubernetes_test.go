@@ -8,10 +8,13 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -24,10 +27,17 @@ import (
 type manifest struct {
 	Kind       string
 	StringData map[string]string `yaml:"stringData"`
-	Metadata   struct{ Name string }
-	Spec       struct {
-		Replicas int
-		Strategy struct {
+	Metadata   struct {
+		Name   string
+		Labels map[string]string
+	}
+	Spec struct {
+		Replicas    int
+		PodSelector struct {
+			MatchLabels map[string]string `yaml:"matchLabels"`
+		} `yaml:"podSelector"`
+		Ingress, Egress []rules
+		Strategy        struct {
 			RollingUpdate struct {
 				MaxUnavailable *int `yaml:"maxUnavailable"`
 			} `yaml:"rollingUpdate"`
@@ -41,9 +51,15 @@ type pod struct {
 	Containers []container
 }
 
+// rules are a part of a NetworkPolicy.
+type rules struct{ Ports []port }
+
+type port struct{ Port int }
+
 type container struct {
-	Args []string
-	Env  []struct {
+	Image string
+	Args  []string
+	Env   []struct {
 		Name      string
 		ValueFrom struct {
 			SecretKeyRef struct{ Name, Key string } `yaml:"secretKeyRef"`
@@ -61,9 +77,9 @@ type probe struct {
 	HTTPGet struct{ Path, Port string } `yaml:"httpGet"`
 }
 
-func manifests(t *testing.T) map[string]*manifest {
+func manifests(t *testing.T, name string) map[string]*manifest {
 	t.Helper()
-	text, err := os.ReadFile("../../examples/kubernetes/relay.yaml")
+	text, err := os.ReadFile("../../examples/kubernetes/" + name)
 	ok(t, err)
 	byKind := make(map[string]*manifest)
 	for decoder := yaml.NewDecoder(bytes.NewReader(text)); ; {
@@ -81,19 +97,13 @@ func manifests(t *testing.T) map[string]*manifest {
 // relay does, and calls its endpoints as the probes do.
 func TestManifestOfKubernetesFitsTheRelay(t *testing.T) {
 	t.Parallel()
-	all := manifests(t)
+	all := manifests(t, "relay.yaml")
 	secret, deployment := all["Secret"], all["Deployment"]
 	if secret == nil || deployment == nil || len(deployment.Spec.Template.Spec.Containers) != 1 || all["PodDisruptionBudget"] == nil {
 		t.Fatalf("an object is missing among %v", all)
 	}
 	c := &deployment.Spec.Template.Spec.Containers[0]
-	env := make(map[string]string)
-	for _, e := range c.Env {
-		ref := e.ValueFrom.SecretKeyRef
-		if env[e.Name] = secret.StringData[ref.Key]; env[e.Name] == "" || ref.Name != secret.Metadata.Name {
-			t.Errorf("%s: there is no secret %+v", e.Name, ref)
-		}
-	}
+	env := environmentOf(t, c, secret)
 	s := newSettings(&process{stderr: io.Discard, getenv: func(name string) string { return env[name] }}, &secrets{})
 	r := settingsOfRelay(t, s, c.Args)
 	for name := range env {
@@ -116,6 +126,19 @@ func TestManifestOfKubernetesFitsTheRelay(t *testing.T) {
 	if got := answers(t, c.LivenessProbe.HTTPGet.Path, c.ReadinessProbe.HTTPGet.Path); !slices.Equal(got, []int{http.StatusOK, http.StatusServiceUnavailable}) {
 		t.Errorf("the probes of a relay that is not ready get %v", got)
 	}
+}
+
+// environmentOf returns a container's variables, with their values from a secret.
+func environmentOf(t *testing.T, c *container, secret *manifest) map[string]string {
+	t.Helper()
+	env := make(map[string]string)
+	for _, e := range c.Env {
+		ref := e.ValueFrom.SecretKeyRef
+		if env[e.Name] = secret.StringData[ref.Key]; env[e.Name] == "" || ref.Name != secret.Metadata.Name {
+			t.Errorf("%s: there is no secret %+v", e.Name, ref)
+		}
+	}
+	return env
 }
 
 // settingsOfRelay parses a command line of the relay.
@@ -171,5 +194,49 @@ func TestExamplesInYAMLCanBeRead(t *testing.T) {
 		ok(t, err)
 		var parsed map[string]any
 		ok(t, yaml.Unmarshal(text, &parsed))
+	}
+}
+
+// TestOtherManifestsFitTheProgram reads the migration's Job, the network's policy and the list of
+// manifests.
+func TestOtherManifestsFitTheProgram(t *testing.T) {
+	t.Parallel()
+	migrating, relaying := manifests(t, "migrate.yaml"), manifests(t, "relay.yaml")
+	secret, job := migrating["Secret"], migrating["Job"]
+	if secret == nil || job == nil || len(job.Spec.Template.Spec.Containers) != 1 {
+		t.Fatalf("an object is missing among %v", migrating)
+	}
+	c := &job.Spec.Template.Spec.Containers[0]
+	expectSettings(t, "migrate.yaml", c.Args, environmentOf(t, c, secret))
+	relay := relaying["Deployment"]
+	if image := relay.Spec.Template.Spec.Containers[0].Image; c.Image != image || !strings.HasSuffix(job.Metadata.Name, image[strings.LastIndex(image, ":")+1:]) {
+		t.Errorf("the relay runs %s, the job %s runs %s", image, job.Metadata.Name, c.Image)
+	}
+	policy := manifests(t, "network.yaml")["NetworkPolicy"]
+	ports := relay.Spec.Template.Spec.Containers[0].Ports
+	if policy == nil || policy.Spec.PodSelector.MatchLabels["app"] != relay.Metadata.Labels["app"] || len(policy.Spec.Ingress) != 1 ||
+		policy.Spec.Ingress[0].Ports[0].Port != ports[0].ContainerPort {
+		t.Errorf("the policy %+v is not one for %+v", policy, ports)
+	}
+	for _, secret := range []*manifest{secret, relaying["Secret"]} {
+		for _, text := range secret.StringData {
+			u, err := url.Parse(text)
+			ok(t, err)
+			if !slices.ContainsFunc(policy.Spec.Egress, func(r rules) bool {
+				return slices.ContainsFunc(r.Ports, func(p port) bool { return strconv.Itoa(p.Port) == u.Port() })
+			}) {
+				t.Errorf("the policy does not let the relay reach port %s", u.Port())
+			}
+		}
+	}
+	list := parsed[struct {
+		Resources []string
+		Images    []struct{ Name string }
+	}](t, "examples/kubernetes/kustomization.yaml")
+	for _, name := range list.Resources {
+		_ = readFile(t, "examples/kubernetes/"+name)
+	}
+	if len(list.Resources) != 3 || len(list.Images) != 1 || !strings.HasPrefix(c.Image, list.Images[0].Name+":") {
+		t.Errorf("the list is %+v", list)
 	}
 }

@@ -56,7 +56,7 @@ var commands = slices.Concat(
 	pauseCommands, letterCommands, []command{edit}, deferredCommands, []command{replay}, effectCommands,
 	[]command{relayCommand, drain, janitor, dashboard},
 	[]command{verify, identify},
-	migrateCommands, []command{declare, version},
+	migrateCommands, []command{grants, declare, version},
 )
 
 // families are the commands that only have subcommands.
@@ -64,7 +64,7 @@ var families = map[string]command{
 	deadLetters:  {summary: "list, redrive and discard dead events and messages", group: changing},
 	deferredName: {summary: "list, move and cancel deferred events", group: changing},
 	effectsName:  {summary: "list and settle effects outside the database", group: changing},
-	migrateName:  {summary: "create, update, check or print the tables", group: setUp},
+	migrateName:  {summary: "create, update, check or print the tables, and print grants", group: setUp},
 }
 
 func main() {

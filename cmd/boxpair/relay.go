@@ -65,6 +65,7 @@ type relaying struct {
 	janitor           bool
 	metrics, traces   bool
 	retention         time.Duration
+	archive           producer.ArchiveSink
 }
 
 // route is a broker for some topics.
@@ -119,6 +120,7 @@ func newRelaying(s *settings) *relaying {
 	s.on(&r.janitor, "janitor", "remove events after --retention. --janitor=false leaves the removal to another process, for example\n"+
 		"if the relay's role may not delete events. Defaults to true.")
 	s.duration(&r.retention, "retention", "how long delivered events are kept: for replay, and to recognise an event that is written again.\nDefaults to 7d.")
+	archiveSetting(s, &r.archive)
 	s.choice(&r.logFormat, "log-format", "FORMAT", "text or json. Defaults to text.", "text", "json")
 	s.choice(&r.logLevel, "log-level", "LEVEL", "debug, info, warn or error. debug writes a line for each published event. Defaults to info.", "debug", "info", "warn", "error")
 	r.places.define(s)
@@ -208,6 +210,9 @@ func (r *relaying) check() error {
 	}
 	if r.batchSize > 1 && !r.envelope {
 		errs = append(errs, fmt.Errorf("--batch-size (or %s): batches need --envelope", envOf("batch-size")))
+	}
+	if r.archive != nil && !r.janitor {
+		errs = append(errs, fmt.Errorf("--archive (or %s): --janitor=false removes nothing, so nothing is archived", envOf("archive")))
 	}
 	return errors.Join(errs...)
 }
@@ -394,7 +399,7 @@ func (r *relaying) janitors(c *crew, log *slog.Logger) ([]*producer.Janitor, err
 	list := make([]*producer.Janitor, len(c.stores))
 	for i, store := range c.stores {
 		var err error
-		if list[i], err = producer.NewJanitor(store, producer.JanitorConfig{Retention: r.retention, Logger: log}); err != nil {
+		if list[i], err = producer.NewJanitor(store, producer.JanitorConfig{Retention: r.retention, Archive: r.archive, Logger: log}); err != nil {
 			return nil, err
 		}
 		if c.telemetry != nil {

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"time"
 
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/producer/archive"
 	"github.com/boxpair/boxpair/producer/relay"
 )
 
@@ -75,12 +77,15 @@ var janitor = command{
 	details: `Removes events that were delivered, cancelled or discarded more than --retention ago. boxpair relay does
 the same; the command is for relays without the right to delete events, and for cron (--once).
 
-    boxpair janitor --outbox postgres://janitor@orders/shop --retention 30d --once`,
+    boxpair janitor --outbox postgres://janitor@orders/shop --retention 30d --once
+
+With --archive, the database's role needs the privileges of the archiver: boxpair migrate grants.`,
 	define: func(s *settings) func(context.Context, *process) (int, error) {
 		j := &sweeping{}
 		c := &j.config
 		j.define(s, "the database of an outbox. May be given several times with --once.", "")
 		s.duration(&c.Retention, "retention", "how long delivered events are kept: for replay, and to recognise an event that is written again.\nDefaults to 7d.")
+		archiveSetting(s, &c.Archive)
 		s.duration(&c.Interval, "interval", "the pause between two passes. Defaults to 1m.")
 		s.on(&j.once, "once", "make one pass, print its numbers, and end.")
 		s.choice(&j.logFormat, "log-format", "FORMAT", "text or json. Defaults to text.", "text", "json")
@@ -112,10 +117,30 @@ func (j *sweeping) run(ctx context.Context, p *process) (int, error) {
 		}
 		report, err := one.RunOnce(ctx)
 		fmt.Fprintf(p.stdout, "%s: %d events, %d attempts and %d receipts were removed\n", plain(s.name), report.Events, report.Attempts, report.Receipts)
+		if j.config.Archive != nil {
+			fmt.Fprintf(p.stdout, "%s: %d events were archived\n", plain(s.name), report.Archived)
+		}
 		return err
 	})
 	if err != nil {
 		return exitFailed, err
 	}
 	return exitOK, nil
+}
+
+// archiveSetting declares the setting that names the directory of an archive.
+func archiveSetting(s *settings, to *producer.ArchiveSink) {
+	s.add("archive", envOf("archive"), "DIRECTORY", "write events to compressed files in this directory before they are removed, as JanitorConfig.Archive with\n"+
+		"package producer/archive. The directory must exist; files of several outboxes may share it. Defaults to none.", false, func(dir string) error {
+		info, err := os.Stat(dir)
+		if err != nil {
+			return err
+		}
+		if !info.IsDir() {
+			return errors.New("is not a directory")
+		}
+		files, err := archive.New(dir)
+		*to = files
+		return err
+	})
 }

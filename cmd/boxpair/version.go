@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
@@ -12,7 +13,7 @@ import (
 var version = command{
 	name:    "version",
 	summary: "print the version",
-	details: "Prints the version of the module from which this program was built, and of Go.",
+	details: "Prints the version of the release or of the module from which this program was built, and of Go.",
 	group:   setUp,
 	define: func(*settings) func(context.Context, *process) (int, error) {
 		return func(_ context.Context, p *process) (int, error) {
@@ -22,7 +23,14 @@ var version = command{
 	},
 }
 
+// release is the version of a build that does not see the repository, such as that of the Dockerfile:
+// -ldflags "-X main.release=v1.0.0". If it is "", the version is that of the module.
+var release string
+
 func versionText() string {
+	if release != "" {
+		return fmt.Sprintf("boxpair %s, %s", release, runtime.Version())
+	}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return "boxpair, built without its version"

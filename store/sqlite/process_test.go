@@ -29,6 +29,7 @@ var children = map[string]func(args []string){
 	"orders":  placeOrders,
 	"handler": handleMessages,
 	"migrate": migrateOnce,
+	"archive": archiveAndStall,
 }
 
 func runChild(name string) {
