@@ -417,14 +417,15 @@ JOIN LATERAL (SELECT * FROM {{outbox_events}} e WHERE e.id = q.id OFFSET 0) e ON
 		Name: "removed-by-age", Guarantee: "G2",
 		Broken: "The janitor removes parked events by their age, whatever their state.",
 		File:   "store/postgres/janitor.go",
-		Old: `    WHERE p.state IN ('discarded', 'cancelled') AND p.discarded_at < statement_timestamp() - $1::bigint * interval '1 us'
-      AND NOT EXISTS (SELECT FROM {{outbox_queue}} q WHERE q.shard = p.shard AND q.id = p.id OFFSET 0)
-    ORDER BY p.discarded_at LIMIT $2
-), parked AS (
+		Old: "const unclaimed = `p.state IN ('discarded', 'cancelled') AND p.discarded_at < statement_timestamp() - $1::bigint * interval '1 us'" + `
+      AND NOT EXISTS (SELECT FROM {{outbox_queue}} q WHERE q.shard = p.shard AND q.id = p.id OFFSET 0)` + "`" + `
+
+// removeOld removes the parked events that the subquery "old" names.
+const removeOld = ` + "`" + `, parked AS (
     DELETE FROM {{outbox_parked}} p USING old o WHERE p.id = o.id AND p.state IN ('discarded', 'cancelled') RETURNING p.id`,
-		New: `    WHERE p.parked_at < statement_timestamp() - $1::bigint * interval '1 us'
-    ORDER BY p.parked_at LIMIT $2
-), parked AS (
+		New: "const unclaimed = `p.parked_at < statement_timestamp() - $1::bigint * interval '1 us'`" + `
+
+const removeOld = ` + "`" + `, parked AS (
     DELETE FROM {{outbox_parked}} p USING old o WHERE p.id = o.id RETURNING p.id`,
 		Test: Test{"store/postgres", "TestProducerContract/janitor/event that is not delivered stays, however old"},
 	},
