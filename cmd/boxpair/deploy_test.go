@@ -90,6 +90,30 @@ func TestImageKnowsItsVersion(t *testing.T) {
 	}
 }
 
+// TestImageIsBuiltFromWhatTheProgramNeeds checks that .dockerignore leaves out no directory with a
+// package of the program.
+func TestImageIsBuiltFromWhatTheProgramNeeds(t *testing.T) {
+	t.Parallel()
+	const module = "github.com/boxpair/boxpair/"
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", ".").Output()
+	ok(t, err)
+	kept := strings.Split(readFile(t, ".dockerignore"), "\n")
+	n := 0
+	for path := range strings.FieldsSeq(string(out)) {
+		name, is := strings.CutPrefix(path, module)
+		if !is {
+			continue
+		}
+		n++
+		if dir, _, _ := strings.Cut(name, "/"); !slices.Contains(kept, "!"+dir) {
+			t.Errorf("%s is left out", path)
+		}
+	}
+	if n < 10 {
+		t.Errorf("the program has only %d packages of the library", n)
+	}
+}
+
 // composed is the part of docker-compose.yml that these tests read.
 type composed struct {
 	Services map[string]struct {
