@@ -50,3 +50,35 @@ func TestRemovalDoesNotWaitLongForAWriter(t *testing.T) {
 		t.Fatalf("removal gave %+v, %v", removed, err)
 	}
 }
+
+// TestRedriveThatCommitsFirstKeepsItsEvent: the removal has chosen the discarded event, and waits for
+// the row of an operator who redrives it.
+func TestRedriveThatCommitsFirstKeepsItsEvent(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	queued := r.write(event("key", "payload"))[0]
+	leases := r.acquire("relay", time.Hour)
+	_, err := r.Park(r.ctx(), "relay", leases[queued.Shard], []outbox.Failure{{Seq: queued.Seq, Round: queued.Round, Dead: true, Error: "refused"}})
+	r.ok(err)
+	ids, err := r.Discard(r.ctx(), outbox.Filter{IDs: []uuid.UUID{queued.ID}, States: []outbox.State{outbox.Dead}}, "a mistake")
+	if err != nil || len(ids) != 1 {
+		t.Fatalf("discard gave %v, %v", ids, err)
+	}
+	tx := r.begin()
+	_, err = tx.Exec(r.ctx(), "UPDATE "+r.names.Table("outbox_parked")+` SET state = 'retrying', next_attempt_at = clock_timestamp(), reason = NULL, discarded_at = NULL`)
+	r.ok(err)
+	var got outbox.Removed
+	removal := r.async(func() (err error) {
+		got, err = r.RemoveDiscarded(r.ctx(), past, 10)
+		return err
+	})
+	r.waitsForLock(1)
+	r.ok(tx.Commit(r.ctx()))
+	if err := r.result(removal); err != nil || got.Events != 0 {
+		t.Fatalf("removal gave %+v, %v", got, err)
+	}
+	parked, err := r.ListParked(r.ctx(), outbox.Filter{Limit: 10})
+	if err != nil || len(parked) != 1 || parked[0].State != outbox.Retrying {
+		t.Errorf("%+v, %v", parked, err)
+	}
+}

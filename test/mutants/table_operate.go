@@ -121,7 +121,7 @@ var operating = []Mutant{
 		File:   "store/postgres/janitor.go",
 		Old:    `WHERE p.id = o.id AND p.state IN ('discarded', 'cancelled') RETURNING p.id`,
 		New:    `WHERE p.id = o.id RETURNING p.id`,
-		Test:   Test{"store/postgres", "TestProducerContract/operator/discarded event is removed or redriven, and never half"},
+		Test:   Test{"store/postgres", "TestRedriveThatCommitsFirstKeepsItsEvent"},
 	},
 	{
 		Name: "removed-unarchived", Guarantee: "G1",
