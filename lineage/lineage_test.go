@@ -18,7 +18,11 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// waits is a goroutine of watermill's router that waits for handlers to stop, for ever if the router is
+// closed before it runs.
+const waits = "github.com/ThreeDotsLabs/watermill/message.(*Router).watchAllHandlersStopped.func1"
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m, goleak.IgnoreAnyFunction(waits)) }
 
 // world is a database with events and messages in any state. It calls looked, if set, for each
 // search.

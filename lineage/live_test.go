@@ -227,7 +227,7 @@ func TestAllEffectsAreThereWhenTheWaitEnds(t *testing.T) {
 	}
 	for customer := range 8 {
 		requests.Go(func() {
-			for n := range 10 {
+			for n := range 5 {
 				request := fmt.Sprintf("order %d of customer %d", n, customer)
 				id := place(t, out, request)
 				wait, end := context.WithTimeout(t.Context(), time.Minute)

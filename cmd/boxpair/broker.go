@@ -27,6 +27,12 @@ func (x *explainer) queues(ctx context.Context, all []sight) error {
 	if x.broker.URL == "" {
 		return nil
 	}
+	say := func(err error) error { // the databases have answered
+		for i := range all {
+			all[i].Broker = err.Error()
+		}
+		return nil
+	}
 	api, err := management.New(x.broker.URL, x.broker.VHost, x.broker.Client)
 	if err != nil {
 		return fmt.Errorf("--management: %w", err)
@@ -37,10 +43,16 @@ func (x *explainer) queues(ctx context.Context, all []sight) error {
 			topic := all[i].Events[k].Topic
 			if _, read := known[topic]; !read {
 				if known[topic], err = queuesOf(ctx, api, topic); err != nil {
-					return fmt.Errorf("--management: %w", err)
+					return say(err)
 				}
 			}
 			all[i].Queues = append(all[i].Queues, known[topic]...)
+			for _, q := range known[topic] {
+				if q.Ready > 0 && q.Consumers == 0 {
+					all[i].Done = false
+					all[i].Heal = append(all[i].Heal, "# nobody consumes queue "+plain(q.Queue)+": start its consumer")
+				}
+			}
 		}
 	}
 	return nil

@@ -43,7 +43,8 @@ var letterCommands = []command{
 	letterCommand("list", looking, "show dead letters, grouped by cause, or one by one",
 		`Shows events that could not be sent (--outbox) or messages that could not be handled (--inbox): how
 many of each topic and consumer have the same last error, the most first. --each shows them one by
-one. Without --state and IDs only dead ones are shown. Payloads are not shown.
+one. Without --state and IDs dead ones are shown, of an inbox also too old and altered ones. Payloads
+are not shown.
 
     boxpair dead list --outbox postgres://operator@orders/shop --inbox postgres://operator@stock/stock
     boxpair dead list --outbox postgres://operator@orders/shop --topic order.placed --each`,
@@ -91,7 +92,9 @@ func (l *letters) dead() {
 }
 
 func listLetters(ctx context.Context, l *letters, p *process) (int, error) {
-	l.dead()
+	if len(l.filter.States)+len(l.ids) == 0 { // all that waits for an operator
+		l.filter.States, l.usual = []inbox.State{inbox.Dead, inbox.TooOldState, inbox.AlteredState}, true
+	}
 	if !l.one && len(l.ids) == 0 && l.filter.Limit == 0 {
 		return exitOK, l.listCauses(ctx, p)
 	}
@@ -181,7 +184,7 @@ func (l *letters) alter(ctx context.Context, p *process, do, done string, batch 
 		return exitFailed, err
 	}
 	l.dead()
-	limit, changed := l.filter.Limit, []uuid.UUID{}
+	limit, changed, selected := l.filter.Limit, []uuid.UUID{}, 0
 	err := l.with(ctx, func(s *operators) error {
 		all, err := l.whole(ctx, s, limit)
 		if err != nil {
@@ -197,11 +200,18 @@ func (l *letters) alter(ctx context.Context, p *process, do, done string, batch 
 		if err := l.confirm(p, fmt.Sprintf("%s %d of %s?", do, len(all), s.name), len(all)); err != nil {
 			return err
 		}
+		if l.several() && len(all) == 0 { // another one may have what is selected
+			return nil
+		}
+		selected += len(all)
 		ids, err := l.batches(ctx, p, s, len(all), func(ctx context.Context) ([]uuid.UUID, error) { return batch(ctx, s, l.attributed(s)) })
 		l.account(p.stderr, done, all, ids)
 		changed = append(changed, ids...)
 		return err
 	})
+	if l.several() && selected == 0 && !l.dry && err == nil {
+		fmt.Fprintf(p.stderr, "nothing of the given databases is selected; nothing was %s\n", done)
+	}
 	if err := errors.Join(l.printIDs(p.stdout, changed), err); err != nil {
 		return exitFailed, err
 	}

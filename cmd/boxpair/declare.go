@@ -63,7 +63,7 @@ func (d *declaration) run(ctx context.Context, p *process) (int, error) {
 		if err := subscriber.SubscribeInitialize(topic); err != nil { //nolint:contextcheck // it takes none
 			return exitFailed, fmt.Errorf("--topic %s: %w", topic, err)
 		}
-		fmt.Fprintf(p.stdout, "the queue of topic %s is there\n", plain(topic))
+		fmt.Fprintf(p.stdout, "queue %s of topic %s is there\n", plain(d.topologyOf(d.broker, d.consumer).Queue.GenerateName(topic)), plain(topic))
 	}
 	return exitOK, ctx.Err()
 }

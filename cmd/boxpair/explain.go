@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -23,8 +25,9 @@ type sight struct {
 	Done   bool          `json:"done"` // the event has left the outboxes, and nothing of it waits in an inbox
 	Events []seenEvent   `json:"events"`
 	Inbox  []seenMessage `json:"messages"`
-	Queues []queueState  `json:"queues,omitempty"` // with --management
-	Heal   []string      `json:"heal"`             // commands, in the order in which they help; never null
+	Queues []queueState  `json:"queues,omitempty"`       // with --management
+	Broker string        `json:"broker_error,omitempty"` // why the broker was not asked
+	Heal   []string      `json:"heal"`                   // commands, in the order in which they help; never null
 }
 
 // seenEvent is an event of an outbox.
@@ -95,15 +98,31 @@ type origin struct {
 
 // flag returns the flag of a command for a database, with a leading space, or "".
 func (x *explainer) flag(s *operators) string {
-	switch {
-	case x.origin.context != "":
-		return " --context " + x.origin.context
-	case !x.origin.flags:
-		return ""
-	case s.isInbox:
-		return " --inbox " + quoted(s.target.shown)
+	explicit, same := " --outbox "+quoted(s.target.shown), len(x.outboxes)
+	if s.isInbox {
+		explicit, same = " --inbox "+quoted(s.target.shown), len(x.inboxes)
 	}
-	return " --outbox " + quoted(s.target.shown)
+	text := x.origin.flag()
+	if x.origin.flags || same > 1 {
+		text += explicit
+	}
+	return text
+}
+
+// flag returns the flag for the context, with a leading space, or "".
+func (o origin) flag() string {
+	if o.context == "" {
+		return ""
+	}
+	return " --context " + quoted(o.context)
+}
+
+// broker returns the flags for the broker, with a leading space.
+func (o origin) broker() string {
+	if o.context == "" && o.flags {
+		return " --amqp …"
+	}
+	return o.flag()
 }
 
 // quoted quotes a word for a shell, if it needs that.
@@ -152,7 +171,7 @@ func (x *explainer) events(ctx context.Context, s *operators, ids []uuid.UUID, a
 			}
 		}
 		one.Events = append(one.Events, seen)
-		one.Done = one.Done && e.State == outbox.DeliveredState
+		one.Done = one.Done && (e.State == outbox.DeliveredState || e.State == outbox.Discarded || e.State == outbox.Cancelled)
 		heal, err := x.healEvent(ctx, s, e, pauses)
 		if err != nil {
 			return err
@@ -221,6 +240,9 @@ func (x *explainer) healEvent(ctx context.Context, s *operators, e *outbox.Found
 			fmt.Sprintf("boxpair dead discard %s%s -m 'nobody needs it'", id, flag),
 		}, nil
 	case outbox.Retrying:
+		if e.NextAttemptAt.Before(time.Now()) {
+			return x.healRoute(ctx, s, e)
+		}
 		return []string{fmt.Sprintf("boxpair dead redrive %s --state retrying%s -m 'the cause is mended'   # at once, not %s", id, flag, x.due(e.NextAttemptAt))}, nil
 	case outbox.Discarded:
 		return []string{fmt.Sprintf("boxpair dead redrive %s --state discarded%s -m 'needed after all'", id, flag)}, nil
@@ -235,7 +257,11 @@ func (x *explainer) healEvent(ctx context.Context, s *operators, e *outbox.Found
 // healRoute returns what lets a relay send a pending event.
 func (x *explainer) healRoute(ctx context.Context, s *operators, e *outbox.Found) ([]string, error) {
 	if strings.Contains(e.Why, "no relay owns") || strings.Contains(e.Why, "has expired") {
-		return []string{"boxpair relay" + x.flag(s) + " --amqp …   # start a relay: none looks after this event"}, nil
+		flags := x.flag(s)
+		if x.origin.context == "" && x.origin.flags {
+			flags += " --amqp …"
+		}
+		return []string{"boxpair relay" + flags + "   # start a relay: none looks after this event"}, nil
 	}
 	routes, err := s.outbox.ListRoutes(ctx)
 	for _, r := range routes {
@@ -244,7 +270,7 @@ func (x *explainer) healRoute(ctx context.Context, s *operators, e *outbox.Found
 		}
 		if r.State == outbox.RouteRefusing {
 			return []string{
-				fmt.Sprintf("boxpair declare --topic %s --consumer … --amqp …   # if its consumer is down; it does the same when it starts", quoted(e.Topic)),
+				fmt.Sprintf("boxpair declare --topic %s --consumer …%s   # if its consumer is down; it does the same when it starts", quoted(e.Topic), x.origin.broker()),
 				fmt.Sprintf("boxpair relay … --drop-unroutable %s   # only if nobody has to get topic %s", quoted(e.Topic), plain(e.Topic)),
 			}, nil
 		}
@@ -287,7 +313,7 @@ func (x *explainer) messages(ctx context.Context, s *operators, ids []uuid.UUID,
 			}
 		}
 		one.Inbox = append(one.Inbox, seen)
-		one.Done = one.Done && m.State == inbox.AppliedState
+		one.Done = one.Done && (m.State == inbox.AppliedState || m.State == inbox.Discarded)
 		one.Heal = append(one.Heal, x.healMessage(s, m, pauses)...)
 	}
 	return nil
@@ -323,11 +349,19 @@ func (x *explainer) healMessage(s *operators, m *inbox.Found, pauses []control.P
 	redrive := fmt.Sprintf("boxpair dead redrive %s%s -m 'the cause is mended'", id, flag)
 	discard := fmt.Sprintf("boxpair dead discard %s%s -m 'nobody needs it'", id, flag)
 	switch m.State {
-	case inbox.Dead, inbox.TooOldState:
+	case inbox.Dead:
 		return []string{redrive, discard}
+	case inbox.TooOldState:
+		return []string{
+			"boxpair doctor" + x.flag(s) + "   # is the window of " + plain(m.Consumer) + " shorter than events may be sent again?",
+			redrive + "   # only if it was not applied before: the consumer no longer remembers", discard,
+		}
 	case inbox.AlteredState:
 		return []string{discard, strings.Replace(redrive, " -m", " --force -m", 1) + "   # if its other content is right"}
 	case inbox.Retrying:
+		if m.NextAttemptAt.Before(time.Now()) {
+			return []string{"# no process of " + plain(m.Consumer) + " takes it up: start the consumer"}
+		}
 		return []string{fmt.Sprintf("boxpair dead redrive %s --state retrying%s -m 'the cause is mended'   # at once, not %s", id, flag, x.due(m.NextAttemptAt))}
 	case inbox.Discarded:
 		return []string{fmt.Sprintf("boxpair dead redrive %s --state discarded%s -m 'needed after all'", id, flag)}
@@ -367,15 +401,18 @@ func (x *explainer) named(ctx context.Context, text string) ([]uuid.UUID, error)
 	}
 	for _, q := range []outbox.Query{
 		{Key: text, States: []outbox.State{outbox.PendingState, outbox.Retrying, outbox.Following, outbox.Dead, outbox.DeferredState}},
-		{Key: text}, {CorrelationID: text},
+		{Key: text}, {CorrelationID: text}, numbered(text),
 	} {
+		if q.Key+q.CorrelationID == "" && len(q.Seqs) == 0 {
+			continue
+		}
 		err := x.each(ctx, true, func(s *operators) error {
 			if s.isInbox {
 				return nil
 			}
 			q.Limit = mostNamed
 			found, err := s.events.Search(ctx, q)
-			for i := range found.Events {
+			for i := range slices.Backward(found.Events) { // the first of a key holds up the others
 				add(found.Events[i].ID)
 			}
 			return err
@@ -385,6 +422,14 @@ func (x *explainer) named(ctx context.Context, text string) ([]uuid.UUID, error)
 		}
 	}
 	return nil, errNothing
+}
+
+// numbered selects the event with a number, if text is one.
+func numbered(text string) (q outbox.Query) {
+	if n, err := strconv.ParseInt(text, 10, 64); err == nil && n > 0 {
+		q.Seqs = []int64{n}
+	}
+	return q
 }
 
 // mostNamed is how many events a key or a correlation ID names at most.

@@ -58,6 +58,9 @@ func rangesTo(list *[]idRange) func(string) error {
 	}
 }
 
+// errNotHere is returned for digits with which no dispatch ID of a database begins.
+var errNotHere = errors.New("no dispatch ID begins so")
+
 // errAmbiguous is returned for digits with which several dispatch IDs begin.
 var errAmbiguous = errors.New("several dispatch IDs begin so: give more digits")
 
@@ -75,7 +78,7 @@ func (s *operators) resolve(ctx context.Context, ranges []idRange) ([]uuid.UUID,
 		case err != nil:
 			return nil, err
 		case len(found) == 0:
-			return nil, fmt.Errorf("--id: nothing here has a dispatch ID that begins with %s", r.text)
+			return nil, fmt.Errorf("--id: %s: %w here", r.text, errNotHere)
 		case len(found) > 1:
 			return nil, fmt.Errorf("--id: %s: %w", r.text, errAmbiguous)
 		}

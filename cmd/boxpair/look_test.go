@@ -218,7 +218,8 @@ func TestContextNamesTheDatabases(t *testing.T) {
 	if status != exitOK || len(got.Outboxes) != 2 || len(got.Inboxes) != 1 || errs != "" {
 		t.Errorf("%d, %s, %q", status, out, errs)
 	}
-	if status, out, _ = call(t, env, "why", deadID); status != exitFound || !strings.Contains(out, "boxpair dead redrive "+deadID+" --context shop -m") {
+	if status, out, _ = call(t, env, "why", deadID); status != exitFound || !strings.Contains(out, "boxpair dead redrive "+deadID+" --context shop --outbox "+url+" -m") ||
+		!strings.Contains(out, "boxpair dead redrive "+deadID+" --consumer stock/reserve --context shop -m") {
 		t.Errorf("%d, %s", status, out)
 	}
 	if status, _, errs = call(t, env, "status", "--context", "none"); status != exitFailed || !strings.Contains(errs, "--outbox or --inbox") {

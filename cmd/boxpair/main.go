@@ -74,6 +74,9 @@ func main() {
 	if width, _, err := term.GetSize(int(os.Stdout.Fd())); err == nil {
 		p.width = width
 	}
+	if p.width == 0 && term.IsTerminal(int(os.Stdout.Fd())) {
+		p.width = narrowWidth // a terminal that does not tell
+	}
 	p.asks = term.IsTerminal(int(os.Stdin.Fd())) && term.IsTerminal(int(os.Stderr.Fd()))
 	status := run(ctx, p, os.Args[1:])
 	stop()

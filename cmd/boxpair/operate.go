@@ -181,6 +181,9 @@ func (d *databases) define(s *settings, ofOutbox, ofInbox string) {
 	d.places.define(s)
 }
 
+// several tells whether more than one database is named.
+func (d *databases) several() bool { return len(d.outboxes)+len(d.inboxes) > 1 }
+
 // some refuses settings without a database.
 func (d *databases) some() error {
 	if len(d.outboxes)+len(d.inboxes) == 0 {
@@ -258,6 +261,7 @@ type selection struct {
 	databases
 
 	filter inbox.Filter // Consumer applies to inboxes only
+	usual  bool         // the states are those of the command, not of a flag
 	ids    []idRange
 }
 
@@ -301,7 +305,7 @@ func (q *selection) check() error {
 		known[inbox.TooOldState], known[inbox.AlteredState] = true, true
 	}
 	for _, state := range q.filter.States {
-		if !known[state] {
+		if !known[state] && !q.usual {
 			errs = append(errs, fmt.Errorf("--state: unknown state %q", string(state)))
 		}
 	}
@@ -334,12 +338,22 @@ func (q *selection) with(ctx context.Context, do func(s *operators) error) error
 	if err := q.check(); err != nil {
 		return err
 	}
-	return q.each(ctx, false, func(s *operators) (err error) {
-		if q.filter.IDs, err = s.resolve(ctx, q.ids); err != nil {
+	found := len(q.ids) == 0
+	err := q.each(ctx, false, func(s *operators) (err error) {
+		q.filter.IDs, err = s.resolve(ctx, q.ids)
+		if errors.Is(err, errNotHere) && q.several() {
+			return nil
+		}
+		if err != nil {
 			return err
 		}
+		found = true
 		return do(s)
 	})
+	if err == nil && !found {
+		err = fmt.Errorf("--id: %w in any given database", errNotHere)
+	}
+	return err
 }
 
 // maxReason is the size limit of a reason in bytes.

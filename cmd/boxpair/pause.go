@@ -111,6 +111,12 @@ func future(to *time.Time) func(text string) error {
 // choose checks the settings against each other, and sets what is paused.
 func (p *pausing) choose() error {
 	var errs []error
+	switch { // a context names both sides
+	case p.consumer == "" && p.topic+p.downstream != "":
+		p.inboxes = nil
+	case p.consumer != "" && p.topic+p.downstream == "":
+		p.outboxes = nil
+	}
 	if n := len(p.outboxes) + len(p.inboxes); n != 1 {
 		errs = append(errs, fmt.Errorf("--outbox or --inbox (or %s_URL or %s_URL): want exactly one, got %d", envOf("outbox"), envOf("inbox"), n))
 	}

@@ -117,7 +117,7 @@ func TestFaultyPauseNamesTheSetting(t *testing.T) {
 	url, _ := plantSQLite(t)
 	for _, c := range []struct{ want, args string }{
 		{"want exactly one, got 0", "pause --topic a --reason x"},
-		{"want exactly one, got 2", "pause --outbox URL --inbox URL --topic a --reason x"},
+		{"want exactly one, got 2", "pause --outbox URL --outbox URL --topic a --reason x"},
 		{"--topic, --downstream: want exactly one", "pause --outbox URL --reason x"},
 		{"--topic, --downstream: want exactly one", "pause --outbox URL --topic a --downstream b --reason x"},
 		{"--topic, --downstream: belong to an outbox", "pause --inbox URL --consumer stock/* --topic a --reason x"},

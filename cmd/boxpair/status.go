@@ -109,13 +109,17 @@ type report struct {
 	State    health.State   `json:"state"`
 	Outboxes []outboxStatus `json:"outboxes"`
 	Inboxes  []inboxStatus  `json:"inboxes"`
+	Errors   []string       `json:"errors"` // of databases that could not be read: the state is then unknown
 }
+
+// unknown is the state if a database could not be read.
+const unknown health.State = "unknown"
 
 // once reads the state of all databases, and prints it.
 func (q *inspection) once(ctx context.Context, p *process, check *health.Check) (int, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, inspectionTimeout, fmt.Errorf("the databases gave no answer within %v", inspectionTimeout))
 	defer cancel()
-	r := report{health.Healthy, []outboxStatus{}, []inboxStatus{}}
+	r := report{health.Healthy, []outboxStatus{}, []inboxStatus{}, []string{}}
 	err := q.each(ctx, true, func(s *operators) error {
 		if s.isInbox {
 			one, err := q.inbox(ctx, s, check)
@@ -133,13 +137,17 @@ func (q *inspection) once(ctx context.Context, p *process, check *health.Check) 
 	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		err = context.Cause(ctx)
 	}
-	if len(r.Outboxes)+len(r.Inboxes) > 0 {
+	worst := r.State
+	if err != nil {
+		r.State, r.Errors = unknown, []string{err.Error()}
+	}
+	if len(r.Outboxes)+len(r.Inboxes) > 0 || q.json() {
 		err = errors.Join(q.print(p, &r), err)
 	}
 	switch {
 	case err != nil:
 		return exitFailed, err
-	case q.fail != "never" && health.Worst(r.State, health.State(q.fail)) == r.State:
+	case q.fail != "never" && health.Worst(worst, health.State(q.fail)) == worst:
 		return exitFound, nil
 	}
 	return exitOK, nil
@@ -424,8 +432,9 @@ func (q *inspection) printInbox(p *process, in *inboxStatus) error {
 	}
 	var errs []error
 	if len(in.Consumers) > 0 {
+		aside := slices.ContainsFunc(in.Consumers, func(c consumerStatus) bool { return c.TooOld+c.Altered > 0 })
 		g := q.grid(p, column{head: "consumer", flexible: true}, column{head: "state"}, column{head: "retrying", number: true}, column{head: "following", number: true},
-			column{head: "oldest"}, column{head: "dead", number: true}, column{head: "too old", number: true, wide: true}, column{head: "altered", number: true, wide: true},
+			column{head: "oldest"}, column{head: "dead", number: true}, column{head: "too old", number: true, wide: !aside}, column{head: "altered", number: true, wide: !aside},
 			column{head: "effects open", number: true, wide: true}, column{head: "uncertain", number: true, wide: true}, column{head: "effects dead", number: true, wide: true})
 		for i := range in.Consumers {
 			c := &in.Consumers[i]

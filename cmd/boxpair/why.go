@@ -151,7 +151,9 @@ func (x *explainer) explain(out io.Writer, one *sight) {
 	for i := range one.Queues {
 		say("broker", "%s", &one.Queues[i])
 	}
-	if len(one.Queues) == 0 && x.broker.URL != "" && len(one.Events) > 0 {
+	if one.Broker != "" {
+		say("broker", "could not be asked: %s", one.Broker)
+	} else if len(one.Queues) == 0 && x.broker.URL != "" && len(one.Events) > 0 {
 		say("broker", "no queue takes topic %s", one.Events[0].Topic)
 	}
 	x.explainMessages(say, one)

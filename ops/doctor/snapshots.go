@@ -43,7 +43,7 @@ func (r *run) sessions(ctx context.Context, t *tables) {
 	for i := range list {
 		s := &list[i]
 		r.add(OldTransaction, Stalls, t.Name, fmt.Sprintf("a transaction of role %s (%s, %s, pid %d) is open for %v: vacuum removes no delivered row, and what the transaction locks waits", s.role, s.application, s.state, s.pid, s.age),
-			fmt.Sprintf("SELECT pg_terminate_backend(%d); and ALTER ROLE %s SET idle_in_transaction_session_timeout = '1min'", s.pid, pgx.Identifier{s.role}.Sanitize()))
+			fmt.Sprintf("SELECT pg_terminate_backend(%d); -- and ALTER ROLE %s SET idle_in_transaction_session_timeout = '1min'", s.pid, pgx.Identifier{s.role}.Sanitize()))
 	}
 }
 
