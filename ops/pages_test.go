@@ -136,7 +136,8 @@ func TestHostileTextsAreOnlyText(t *testing.T) {
 	if _, err := s.Write(ctx, hostile, hostile, 1, time.Now().Add(time.Hour), hostile); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Store.ReportRoutes(ctx, "<b>relay", []outbox.StalledRoute{{Topic: hostile, Route: hostile, State: outbox.RouteRefusing, LastError: hostile}}); err != nil {
+	stalled := []outbox.StalledRoute{{Topic: hostile, Route: hostile, State: outbox.RouteRefusing, LastError: hostile}}
+	if err := s.Store.ReportRelay(ctx, "<b>relay", outbox.Report{Stalled: stalled, StalledChanged: true}); err != nil {
 		t.Fatal(err)
 	}
 	r := over(t, s, func(c *ops.Config) { c.Payloads, c.Title = true, hostile })

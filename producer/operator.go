@@ -123,3 +123,10 @@ func limitOf(limit int) int {
 func (o *Outbox[TX]) ListRoutes(ctx context.Context) ([]outbox.StalledRoute, error) {
 	return o.store.ListRoutes(ctx)
 }
+
+// ListRelays reads the visible relays, by name: their shards, and what they tell of themselves. The
+// reports are as old as [outbox.Relay].ReportedAt says; a relay writes one with a heartbeat, which
+// comes every third of its LeaseTTL, if something has changed.
+func (o *Outbox[TX]) ListRelays(ctx context.Context) ([]outbox.Relay, error) {
+	return o.store.ListRelays(ctx)
+}

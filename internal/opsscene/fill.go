@@ -122,8 +122,8 @@ func (s *Scene) fillPending(ctx context.Context) error {
 }
 
 func (s *Scene) fillReports(ctx context.Context) error {
-	return s.Store.ReportRoutes(ctx, Relay, []outbox.StalledRoute{
+	return s.Store.ReportRelay(ctx, Relay, outbox.Report{StalledChanged: true, Stalled: []outbox.StalledRoute{
 		{Topic: "mail.requested", Route: "boxpair/mail.requested", State: outbox.RouteRefusing, For: 47 * time.Minute, LastError: "returned by the broker: 312 NO_ROUTE"},
 		{Topic: "invoice.created", Route: "boxpair/invoice.created", State: outbox.RoutePaused, For: 5 * time.Minute, LastError: "topic invoice.created is paused by dana: the accounting system is being migrated"},
-	})
+	}})
 }

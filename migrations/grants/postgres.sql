@@ -56,7 +56,7 @@ GRANT INSERT (event_id, outcome, error, relay) ON "boxpair"."outbox_attempts" TO
 GRANT INSERT (relay, event_ids) ON "boxpair"."outbox_receipts" TO "boxpair_relay";
 GRANT SELECT, UPDATE (owner, epoch, leased_at, lease_until, rewind_to, rewind_ticket,
       low_water, low_epoch, low_history, tail, tail_round, tail_passed) ON "boxpair"."outbox_shards" TO "boxpair_relay";
-GRANT SELECT, INSERT, UPDATE (seen_at, seen_until), DELETE ON "boxpair"."outbox_relays" TO "boxpair_relay";
+GRANT SELECT, INSERT, UPDATE (seen_at, seen_until, reported_at, report), DELETE ON "boxpair"."outbox_relays" TO "boxpair_relay";
 GRANT SELECT, INSERT, UPDATE (route, state, since, last_error), DELETE ON "boxpair"."outbox_routes" TO "boxpair_relay";
 GRANT SELECT ON "boxpair"."pauses" TO "boxpair_relay";
 GRANT SELECT, INSERT, UPDATE (tokens, filled_at, granted) ON "boxpair"."rates" TO "boxpair_relay";
@@ -91,6 +91,7 @@ GRANT SELECT, INSERT (consumer, dispatch_id, outcome, error), DELETE ON "boxpair
 GRANT SELECT, DELETE, INSERT (dispatch_id, effect_key, consumer, ordered, topic, key, metadata, intent, due_at),
       UPDATE (run, due_at, lease_until, ended_at, attempts, uncertain, state, result, last_error)
     ON "boxpair"."inbox_effects" TO "boxpair_consumer";
+GRANT SELECT, INSERT, UPDATE (reported_at, listed_until, report), DELETE ON "boxpair"."inbox_handlers" TO "boxpair_consumer";
 GRANT SELECT ON "boxpair"."pauses" TO "boxpair_consumer";
 GRANT SELECT, INSERT, UPDATE (tokens, filled_at, granted) ON "boxpair"."rates" TO "boxpair_consumer";
 DO $boxpair$ BEGIN
@@ -159,7 +160,8 @@ EXCEPTION WHEN undefined_object THEN
     RAISE undefined_object USING MESSAGE = SQLERRM || ': CREATE ROLE it first, as an administrator, or leave its section out';
 END $boxpair$;
 GRANT SELECT ON "boxpair"."outbox_events", "boxpair"."outbox_queue", "boxpair"."outbox_attempts", "boxpair"."outbox_receipts",
-      "boxpair"."outbox_relays", "boxpair"."outbox_routes", "boxpair"."outbox_status", "boxpair"."inbox", "boxpair"."inbox_consumers"
+      "boxpair"."outbox_relays", "boxpair"."outbox_routes", "boxpair"."outbox_status", "boxpair"."inbox", "boxpair"."inbox_consumers",
+      "boxpair"."inbox_handlers"
     TO "boxpair_operator";
 GRANT UPDATE (due_at) ON "boxpair"."outbox_events" TO "boxpair_operator";
 GRANT SELECT, UPDATE (due_at), DELETE ON "boxpair"."outbox_deferred" TO "boxpair_operator";
@@ -194,7 +196,8 @@ END $boxpair$;
 GRANT SELECT ON "boxpair"."outbox_status", "boxpair"."outbox_queue", "boxpair"."outbox_deferred", "boxpair"."outbox_parked",
       "boxpair"."outbox_attempts", "boxpair"."outbox_receipts", "boxpair"."outbox_shards", "boxpair"."outbox_relays",
       "boxpair"."outbox_routes", "boxpair"."pauses", "boxpair"."rates",
-      "boxpair"."inbox_consumers", "boxpair"."inbox_forgotten", "boxpair"."inbox", "boxpair"."inbox_attempts"
+      "boxpair"."inbox_consumers", "boxpair"."inbox_forgotten", "boxpair"."inbox", "boxpair"."inbox_attempts",
+      "boxpair"."inbox_handlers"
     TO "boxpair_monitor";
 GRANT SELECT (id, dispatch_id, digest, shard, topic, key, type, producer, source, version, index, schema_version,
               content_type, correlation_id, traceparent, tracestate, occurred_at, created_at, resend_seconds, due_at)

@@ -49,7 +49,7 @@ func TestTroubleOfAnOutboxIsFound(t *testing.T) {
 	r.exec(`UPDATE boxpair.outbox_shards SET lease_until = clock_timestamp() - interval '1 minute' WHERE shard < 3`)
 	r.exec(`UPDATE boxpair.outbox_shards SET lease_until = '-infinity', owner = NULL WHERE shard = 3`)
 	routes := []outbox.StalledRoute{{Topic: "order.placed", Route: "order.placed", State: outbox.RouteRefusing, For: time.Minute, LastError: "312 NO_ROUTE"}}
-	if err := r.store.ReportRoutes(t.Context(), "relay-1", routes); err != nil {
+	if err := r.store.ReportRelay(t.Context(), "relay-1", outbox.Report{Stalled: routes, StalledChanged: true}); err != nil {
 		t.Fatal(err)
 	}
 	for _, p := range []control.Pause{{Kind: control.Topic, Name: "order.#", Reason: "wrong\nprices", By: "ann"}, {Kind: control.Consumer, Name: "stock/reserve", Reason: "counting", By: "ann"}} {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/boxpair/boxpair/internal/notice"
 	"github.com/boxpair/boxpair/internal/pace"
 	"github.com/boxpair/boxpair/internal/topics"
+	"github.com/boxpair/boxpair/internal/version"
 	"github.com/boxpair/boxpair/producer/internal/wakeup"
 	"github.com/boxpair/boxpair/producer/relay/internal/core"
 	"github.com/boxpair/boxpair/producer/relay/internal/statement"
@@ -59,6 +61,8 @@ func newRelayLoop(store outbox.RelayStore, sender transport.Sender, cfg Config, 
 		drop:      dropping{patterns: cfg.DropUnroutable, log: cfg.Logger.With("relay", cfg.Name)},
 	}
 	settings := cfg.core()
+	settings.Origin, settings.Version = l.origin, version.Library()
+	settings.Host, _ = os.Hostname() // "" if the system does not tell
 	l.core, l.asker = core.New(settings, l.topics(), rnd, once), settings.Asker()
 	return l
 }
@@ -143,7 +147,7 @@ func (l *relayLoop) step(work context.Context) (wait time.Duration, stopped bool
 		if cl.Op() == statement.OpMark && cl.Err == nil {
 			_ = fault.Hit(work, fault.AfterMark)
 		}
-		if cl.Err != nil && l.once {
+		if cl.Err != nil && l.once && cl.Op() != statement.OpReport {
 			l.err = errors.Join(l.err, cl.Err)
 			c.Stop(now)
 		}
@@ -184,7 +188,7 @@ func (l *relayLoop) step(work context.Context) (wait time.Duration, stopped bool
 func (l *relayLoop) execute(ctx context.Context, cl *core.Call) {
 	limit := l.cfg.LeaseTTL
 	switch {
-	case cl.Op().OnLeases():
+	case cl.Op().OnLeases(), cl.Op() == statement.OpReport:
 		limit /= 3
 	case cl.Op() == statement.OpFetchKey:
 		limit /= core.KeyShare

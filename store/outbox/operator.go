@@ -10,7 +10,7 @@ import (
 // StalledRoute is a topic that a relay cannot send to at the moment. The relay only probes the
 // route.
 type StalledRoute struct {
-	// Relay is the name of the relay. [RelayStore.ReportRoutes] ignores the field.
+	// Relay is the name of the relay. [RelayStore.ReportRelay] ignores the field.
 	Relay string
 	// Topic is the topic, and Route the name of its route, as of [transport.Sender].
 	Topic, Route string
@@ -161,9 +161,12 @@ type OperatorStore interface {
 	// Discard gives up parked events that f selects, keeps reason with them and in their attempts,
 	// and returns their dispatch IDs. The next live event of their keys becomes retrying and due.
 	Discard(ctx context.Context, f Filter, reason string) ([]uuid.UUID, error)
-	// ListRoutes reads the reports of visible relays ([RelayStore.ReportRoutes]), by topic and
+	// ListRoutes reads the stalled routes of visible relays ([RelayStore.ReportRelay]), by topic and
 	// relay.
 	ListRoutes(ctx context.Context) ([]StalledRoute, error)
+	// ListRelays reads the visible relays with their latest reports ([RelayStore.ReportRelay]), by
+	// name.
+	ListRelays(ctx context.Context) ([]Relay, error)
 	// Stats reads the state of the outbox. It stays cheap on large tables.
 	Stats(ctx context.Context) (Stats, error)
 

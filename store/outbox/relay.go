@@ -63,10 +63,11 @@ type RelayStore interface {
 	Renew(ctx context.Context, relay string, ttl time.Duration, leases []Lease) ([]Renewal, error)
 	// Release gives leases back before they end. With forget, relay is no longer visible.
 	Release(ctx context.Context, relay string, leases []Lease, forget bool) error
-	// ReportRoutes replaces relay's list of topics that relay cannot send to, for
-	// [OperatorStore.ListRoutes], and removes the lists of invisible relays. ReportRoutes is not
+	// ReportRelay keeps r for [OperatorStore.ListRelays] if relay is visible. With r.StalledChanged,
+	// r.Stalled replaces relay's list of topics that relay cannot send to, for
+	// [OperatorStore.ListRoutes], and the lists of invisible relays are removed. ReportRelay is not
 	// fenced.
-	ReportRoutes(ctx context.Context, relay string, routes []StalledRoute) error
+	ReportRelay(ctx context.Context, relay string, r Report) error
 	// ClearRewind clears the rewind of a shard if ticket still names it.
 	ClearRewind(ctx context.Context, relay string, lease Lease, ticket int64) error
 	// KeepLow keeps lows for the next owners of the shards, together with history, the

@@ -167,6 +167,10 @@ func (i *inboxParts) EndPause(ctx context.Context, kind control.Kind, name strin
 	return i.operator.EndPause(ctx, kind, name)
 }
 
+func (i *inboxParts) ListHandlers(ctx context.Context) ([]inbox.RunningHandler, error) {
+	return i.operator.ListHandlers(ctx)
+}
+
 func (i *inboxParts) EffectStats(ctx context.Context, id int) (inbox.EffectStats, error) {
 	return i.monitor.EffectStats(ctx, id)
 }

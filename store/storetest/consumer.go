@@ -53,6 +53,7 @@ func Consumer[TX any](t *testing.T, open func(t *testing.T) InboxFixture[TX], on
 		{"operator", messageOperatorTests[TX]()},
 		{"search", messageSearchTests[TX]()},
 		{"window", windowTests[TX]()},
+		{"reports", handlerReportTests[TX]()},
 		{"history", historyTests[TX]()},
 		{"control", inboxControlTests[TX]()},
 	}, only, func(t *testing.T, test inboxTest[TX]) {

@@ -55,6 +55,7 @@ func Producer[TX any](t *testing.T, open func(t *testing.T) OutboxFixture[TX], o
 		{"lease", leaseTests[TX]()},
 		{"low-water marks", lowTests[TX]()},
 		{"routes", routeTests[TX]()},
+		{"reports", reportTests[TX]()},
 		{"fence", fenceTests[TX]()},
 		{"queue", queueTests[TX]()},
 		{"parked", parkedTests[TX]()},

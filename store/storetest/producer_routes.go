@@ -33,7 +33,7 @@ func (o *outboxRig[TX]) report(relay string, topics ...string) {
 	for _, topic := range topics {
 		routes = append(routes, stalledRoute(topic))
 	}
-	o.ok(o.Store.ReportRoutes(o.ctx(), relay, routes))
+	o.ok(o.Store.ReportRelay(o.ctx(), relay, outbox.Report{Stalled: routes, StalledChanged: true}))
 }
 
 func stalledRoute(topic string) outbox.StalledRoute {
@@ -62,9 +62,9 @@ func stalledAreListed[TX any](o *outboxRig[TX]) {
 	o.beat("a", long)
 	o.beat("b", long)
 	o.report("b", "topic", "ümlaut'\"")
-	o.ok(o.Store.ReportRoutes(o.ctx(), "a", []outbox.StalledRoute{{
+	o.ok(o.Store.ReportRelay(o.ctx(), "a", outbox.Report{StalledChanged: true, Stalled: []outbox.StalledRoute{{
 		Topic: "topic", Route: "other", State: outbox.RouteUnavailable, LastError: "connection refused",
-	}}))
+	}}}))
 	list := o.expectRoutes("a: topic", "b: topic", "b: ümlaut'\"")
 	if len(list) != 3 {
 		return

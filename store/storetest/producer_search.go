@@ -302,7 +302,7 @@ func searchRoutes[TX any](o *outboxRig[TX]) {
 	}
 	paused := stalledRoute("sick")
 	paused.State, paused.LastError = outbox.RoutePaused, "stock is counted"
-	o.ok(o.Store.ReportRoutes(o.ctx(), "relay", []outbox.StalledRoute{paused}))
+	o.ok(o.Store.ReportRelay(o.ctx(), "relay", outbox.Report{Stalled: []outbox.StalledRoute{paused}, StalledChanged: true}))
 	expect(sick, " is paused since ", ": stock is counted")
 }
 

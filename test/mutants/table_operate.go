@@ -182,15 +182,15 @@ var operating = []Mutant{
 	{
 		Name: "routes-are-not-reported", Guarantee: "G7",
 		Broken: "Only the relay's own process knows which routes do not work.",
-		File:   "producer/relay/internal/core/route_reports.go",
-		Old:    `	return ask(&statement.Report{Routes: routes})`,
-		New:    `	return ask(&statement.Report{Routes: routes[:0]})`,
+		File:   "producer/relay/internal/core/reports.go",
+		Old:    `	return list[:min(len(list), reportedRoutes)]`,
+		New:    `	return list[:0]`,
 		Test:   Test{"producer/relay/internal/core", "TestTheDatabaseKnowsWhichRoutesDoNotWork"},
 	},
 	{
 		Name: "routes-of-a-killed-relay", Guarantee: "G7",
 		Broken: "The routes that a relay reported before it was killed do not work for ever.",
-		File:   "store/postgres/routes.go",
+		File:   "store/postgres/reports.go",
 		Old: `AND l.seen_until > clock_timestamp()
 ORDER BY n.topic`,
 		New: `

@@ -22,6 +22,10 @@ type Options struct {
 	RouteProbeInterval time.Duration
 	RouteGrace         time.Duration
 	Observed           bool // notices are wanted
+
+	// Origin is the time at 0. Host and Version are told in reports.
+	Origin        time.Time
+	Host, Version string
 }
 
 // Topics tells the machine about topics.

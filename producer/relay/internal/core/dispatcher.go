@@ -193,6 +193,7 @@ func (dp *dispatcher) outcome(res SendResult) {
 	e.outcome, e.problem = res.Outcome, storedError(res.Err)
 	if sh.gone {
 		if res.Outcome == transport.Confirmed && !res.Unsent {
+			dp.countSent(e, tail)
 			dp.routes.works(e.route)
 		}
 		dp.keys.uncount(e)
@@ -222,6 +223,7 @@ func (dp *dispatcher) outcome(res SendResult) {
 // waiting for the mark.
 func (dp *dispatcher) confirmed(e *Entry, tail []*Entry) {
 	r, l := e.route, e.line
+	dp.countSent(e, tail)
 	if e.parked {
 		dp.keys.uncount(e)
 		e.state = entryConfirmed
@@ -242,6 +244,14 @@ func (dp *dispatcher) confirmed(e *Entry, tail []*Entry) {
 			dp.reader.refill(l)
 		}
 		dp.keys.promote(l)
+	}
+}
+
+// countSent counts the events of a confirmed send.
+func (dp *dispatcher) countSent(e *Entry, tail []*Entry) {
+	dp.reports.count(e.Topic, 1)
+	for _, member := range tail {
+		dp.reports.count(member.Topic, 1)
 	}
 }
 

@@ -15,7 +15,7 @@
 //	dispatch  which event is sent next, and what its outcome means
 //	routes    which routes work
 //	routeLog  which records about routes are logged
-//	reports   which stalled routes the database shows
+//	reports   what the relay tells operators of itself
 //	marks     which confirmed events are removed from the queue
 //	parking   which parked events are changed
 //	pauses    what operators have paused

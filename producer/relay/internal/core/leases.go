@@ -79,7 +79,7 @@ func (ls *leases) next() *Call {
 	if ls.now >= ls.beatAt && !ls.stopping {
 		return ask(&statement.Heartbeat{Read: ls.numbers.read})
 	}
-	for _, next := range [...]func() *Call{ls.reports.call, ls.lows.call, ls.yieldedCall, ls.clearCall, ls.acquireCall} {
+	for _, next := range [...]func() *Call{ls.lows.call, ls.yieldedCall, ls.clearCall, ls.acquireCall} {
 		if cl := next(); cl != nil {
 			return cl
 		}
@@ -181,10 +181,6 @@ func (ls *leases) allIdle() bool {
 
 func (ls *leases) reply(cl *Call) {
 	ls.busy = nil
-	if cl.Op() == statement.OpReport {
-		ls.reports.reported(cl)
-		return
-	}
 	if cl.Err != nil {
 		ls.failed(cl)
 		return
@@ -198,7 +194,7 @@ func (ls *leases) reply(cl *Call) {
 		ls.renewed(cl)
 	case *statement.Heartbeat:
 		ls.beatAt = cl.issued + ls.cfg.LeaseTTL/3
-		ls.reports.due = true
+		ls.reports.beat()
 		ls.identified(s.Identity)
 		ls.numbers.checked(s)
 		if s.Live != ls.live {

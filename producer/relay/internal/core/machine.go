@@ -24,8 +24,8 @@ import (
 // The state is divided among owners, which share the machine. Only its owner writes a field, except
 // for fields of shardState, keyLine, route and Entry.
 //
-// At most one call on leases, one read, one mark, and one change of parked events per shard are
-// under way at once. Calls overlap with sends.
+// At most one call on leases, one report, one read, one mark, and one change of parked events per
+// shard are under way at once. Calls overlap with sends.
 type Machine struct {
 	settings
 	clock
@@ -55,7 +55,7 @@ type owners struct {
 	dispatch dispatcher
 	routes   routes
 	routeLog routeLog
-	reports  routeReports
+	reports  reports
 	marks    marking
 	parking  parking
 	lows     lowKeeper
@@ -172,7 +172,7 @@ func New(cfg Options, topics Topics, rnd *rand.Rand, once bool) *Machine {
 		dispatch: dispatcher{Machine: c},
 		routes:   routes{Machine: c, byTopic: make(map[string]*route), byName: make(map[string]*route), success: -1},
 		routeLog: routeLog{Machine: c, left: recordsAtOnce},
-		reports:  routeReports{Machine: c},
+		reports:  reports{Machine: c, byTopic: make(map[string]*sentCount)},
 		marks:    marking{Machine: c},
 		parking:  parking{Machine: c, healing: budget{most: idgen.Shards, now: idgen.Shards}},
 		lows:     lowKeeper{Machine: c},
@@ -187,8 +187,10 @@ func (c *Machine) Reply(now time.Duration, cl *Call) {
 	c.now = now
 	c.noteCall(cl)
 	switch op := cl.Op(); op {
-	case statement.OpRenew, statement.OpHeartbeat, statement.OpAcquire, statement.OpRelease, statement.OpClearRewind, statement.OpKeepLow, statement.OpReport:
+	case statement.OpRenew, statement.OpHeartbeat, statement.OpAcquire, statement.OpRelease, statement.OpClearRewind, statement.OpKeepLow:
 		c.leases.reply(cl)
+	case statement.OpReport:
+		c.reports.reply(cl)
 	case statement.OpFetch, statement.OpFetchKey, statement.OpWriters, statement.OpBlocked, statement.OpDue, statement.OpUndefer:
 		c.reader.reply(cl)
 	case statement.OpMark:
@@ -285,6 +287,7 @@ func (c *Machine) Advance(now time.Duration) {
 		c.Stop(now)
 	}
 	c.leases.plan()
+	c.reports.plan()
 }
 
 // Flush returns the decisions since the last Flush, without the notices.
@@ -346,6 +349,9 @@ func (c *Machine) noteCall(cl *Call) {
 	op := cl.Op()
 	if cl.Err == nil {
 		delete(c.failing, op)
+		return
+	}
+	if op == statement.OpReport { // nothing depends on it, and reports tell of it
 		return
 	}
 	c.health.callErr, c.health.callErrAt = storedError(cl.Err), c.now

@@ -90,8 +90,8 @@ func TestRecordsAboutManyRoutesAreSummedUp(t *testing.T) {
 	if rel.noted("many routes do not work") == 0 || rel.attr("many routes do not work", "omitted").Int64() == 0 {
 		t.Error("they are not summed up")
 	}
-	if len(rel.core.reports.list()) != reportedRoutes {
-		t.Errorf("%d topics are reported", len(rel.core.reports.list()))
+	if len(rel.core.reports.stalled()) != reportedRoutes {
+		t.Errorf("%d topics are reported", len(rel.core.reports.stalled()))
 	}
 }
 

@@ -21,8 +21,8 @@ func TestTheDatabaseKnowsWhichRoutesDoNotWork(t *testing.T) {
 	}
 	rel := r.start(Options{LeaseTTL: 6 * time.Second})
 	r.run(time.Second)
-	if got := r.store.Routes[rel.name]; len(got) != 0 || r.store.Calls["ReportRoutes"] != 1 {
-		t.Errorf("%d reports at the start, of %+v", r.store.Calls["ReportRoutes"], got)
+	if got := r.store.Routes[rel.name]; len(got) != 0 || r.store.Calls["ReportRelay"] != 1 {
+		t.Errorf("%d reports at the start, of %+v", r.store.Calls["ReportRelay"], got)
 	}
 	r.run(5 * time.Second)
 	got := r.store.Routes[rel.name]
@@ -37,8 +37,14 @@ func TestTheDatabaseKnowsWhichRoutesDoNotWork(t *testing.T) {
 		t.Errorf("reported is %+v, want %+v", got[0], want)
 	}
 	r.run(time.Minute)
-	if n := r.store.Calls["ReportRoutes"]; n != 2 {
-		t.Errorf("%d reports, though nothing has changed since the second", n)
+	routes := r.store.Routes[rel.name]
+	before := r.store.Calls["ReportRelay"]
+	r.run(time.Minute)
+	if n := r.store.Calls["ReportRelay"] - before; n > 31 {
+		t.Errorf("%d reports in 30 heartbeats", n)
+	}
+	if after := r.store.Routes[rel.name]; &after[0] != &routes[0] {
+		t.Error("the routes were written again, though they have not changed")
 	}
 	r.broker = confirmAll
 	r.run(10 * time.Second)
@@ -55,7 +61,7 @@ func TestAReportThatFailsCostsNoLease(t *testing.T) {
 	r.store.Add("sick", "key")
 	fails := true
 	r.store.Fail = func(method string) error {
-		if fails && method == "ReportRoutes" {
+		if fails && method == "ReportRelay" {
 			return errors.New("relation does not exist")
 		}
 		return nil
@@ -65,11 +71,17 @@ func TestAReportThatFailsCostsNoLease(t *testing.T) {
 	if n := rel.core.leases.held; n != 64 || rel.noted("lease lost") != 0 {
 		t.Errorf("%d shards are held", n)
 	}
-	if n := r.store.Calls["ReportRoutes"]; n > 20 {
+	if n := r.store.Calls["ReportRelay"]; n > 8 {
 		t.Errorf("%d reports that failed in a minute", n)
 	}
+	if n := rel.noted("the relay cannot write its report for operators, and goes on without it; are all migrations applied, and may this user update the relay's row?"); n != 1 {
+		t.Errorf("the log says it %d times", n)
+	}
+	if err := rel.core.health.callErr; err != "" {
+		t.Errorf("the relay counts as ill: %s", err)
+	}
 	fails = false
-	r.run(20 * time.Second)
+	r.run(time.Minute)
 	if got := r.store.Routes[rel.name]; len(got) != 1 || got[0].State != outbox.RouteUnavailable {
 		t.Errorf("reported are %+v", got)
 	}

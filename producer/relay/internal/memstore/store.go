@@ -39,6 +39,7 @@ type Store struct {
 	Shards   [idgen.Shards]Shard
 	Relays   map[string]time.Duration
 	Routes   map[string][]outbox.StalledRoute
+	Reports  map[string]outbox.RelayReport // the latest, by relay
 	Open     map[string]*Tx
 	Txs      int
 	Receipts map[int64]int // deliveries recorded
@@ -108,6 +109,7 @@ func New(clock func() time.Duration) *Store {
 		Deferred: make(map[int64]time.Duration),
 		Relays:   make(map[string]time.Duration),
 		Routes:   make(map[string][]outbox.StalledRoute),
+		Reports:  make(map[string]outbox.RelayReport),
 		Open:     make(map[string]*Tx),
 		Receipts: make(map[int64]int),
 		Calls:    make(map[string]int),
@@ -292,14 +294,17 @@ func (f *Store) Release(_ context.Context, relay string, leases []outbox.Lease, 
 	return nil
 }
 
-// ReportRoutes implements [outbox.RelayStore].
-func (f *Store) ReportRoutes(_ context.Context, relay string, routes []outbox.StalledRoute) error {
-	leave, err := f.Enter("ReportRoutes")
+// ReportRelay implements [outbox.RelayStore].
+func (f *Store) ReportRelay(_ context.Context, relay string, r outbox.Report) error {
+	leave, err := f.Enter("ReportRelay")
 	if err != nil {
 		return err
 	}
 	defer leave()
-	f.Routes[relay] = routes
+	f.Reports[relay] = r.RelayReport
+	if r.StalledChanged {
+		f.Routes[relay] = r.Stalled
+	}
 	return nil
 }
 

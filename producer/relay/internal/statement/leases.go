@@ -103,16 +103,3 @@ func (*KeepLow) Op() Op { return OpKeepLow }
 func (s *KeepLow) Execute(ctx context.Context, store outbox.RelayStore, by *Asker) error {
 	return store.KeepLow(ctx, by.Name, s.Lows, s.History)
 }
-
-// Report tells the database which routes do not work.
-type Report struct {
-	Routes []outbox.StalledRoute
-}
-
-// Op is [OpReport].
-func (*Report) Op() Op { return OpReport }
-
-// Execute implements [Statement].
-func (s *Report) Execute(ctx context.Context, store outbox.RelayStore, by *Asker) error {
-	return store.ReportRoutes(ctx, by.Name, s.Routes)
-}

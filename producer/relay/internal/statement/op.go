@@ -13,7 +13,6 @@ const (
 	OpRelease
 	OpClearRewind
 	OpKeepLow
-	OpReport
 	OpFetch
 	OpFetchKey
 	OpWriters
@@ -29,11 +28,12 @@ const (
 	OpUndefer
 	OpPauses
 	OpTakeTokens
+	OpReport
 )
 
 var opNames = [...]string{
-	"renew", "heartbeat", "acquire", "release", "clear rewind", "keep low", "report routes", "fetch", "fetch key", "writers",
-	"blocked", "due", "mark", "heal", "park", "follow", "retry", "sent", "fetch parked", "undefer", "pauses", "take tokens",
+	"renew", "heartbeat", "acquire", "release", "clear rewind", "keep low", "fetch", "fetch key", "writers",
+	"blocked", "due", "mark", "heal", "park", "follow", "retry", "sent", "fetch parked", "undefer", "pauses", "take tokens", "report",
 }
 
 // String returns the name of the statement, for log records.
@@ -41,7 +41,7 @@ func (o Op) String() string { return opNames[o] }
 
 // OnLeases tells whether the statement is about leases. Such a statement must end well before a
 // lease does.
-func (o Op) OnLeases() bool { return o <= OpReport }
+func (o Op) OnLeases() bool { return o <= OpKeepLow }
 
 // Points returns the fault points before and after a statement that changes events or acquires
 // leases.
