@@ -98,6 +98,7 @@ type outboxParts struct {
 	outbox.EventStore[pgx.Tx]
 	outbox.RelayStore
 	outbox.OperatorStore
+	outbox.Searcher
 	outbox.JanitorStore
 	producerRole, archiver, operator, monitor *postgres.Store
 }
@@ -167,6 +168,14 @@ func (i *inboxParts) EndPause(ctx context.Context, kind control.Kind, name strin
 	return i.operator.EndPause(ctx, kind, name)
 }
 
+func (i *inboxParts) SearchMessages(ctx context.Context, q inbox.Query) (inbox.Results, error) {
+	return i.operator.SearchMessages(ctx, q)
+}
+
+func (i *inboxParts) MessageCauses(ctx context.Context, f inbox.Filter) ([]inbox.Cause, error) {
+	return i.operator.MessageCauses(ctx, f)
+}
+
 func (i *inboxParts) ListHandlers(ctx context.Context) ([]inbox.RunningHandler, error) {
 	return i.operator.ListHandlers(ctx)
 }
@@ -191,7 +200,7 @@ func TestEveryPartKeepsItsContractUnderItsRole(t *testing.T) {
 			writer, operator := storeOf(t, p.producer, cfg), storeOf(t, p.operator, cfg)
 			return storetest.OutboxFixture[pgx.Tx]{
 				Store: &outboxParts{
-					EventStore: writer, RelayStore: storeOf(t, p.relay, cfg), OperatorStore: operator,
+					EventStore: writer, RelayStore: storeOf(t, p.relay, cfg), OperatorStore: operator, Searcher: operator,
 					JanitorStore: storeOf(t, p.janitor, cfg), archiver: storeOf(t, p.archiver, cfg), producerRole: writer, operator: operator, monitor: storeOf(t, p.monitor, cfg),
 				},
 				Begin:    p.producer.Begin,
