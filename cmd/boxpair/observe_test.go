@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -33,6 +34,13 @@ func TestRelayIsMeasuredAndTraced(t *testing.T) {
 				if !strings.Contains(text, want) {
 					return fmt.Errorf("%s is missing in %s", want, text)
 				}
+			}
+			return nil
+		})
+		await(t, func() error { // the relay reports with its heartbeat
+			_, out, _ := call(t, nil, "status", "--topics", "--outbox", r.url)
+			if !strings.Contains(out, "\nrelay ") || !regexp.MustCompile(`\n`+topic[:8]+`\S* +working `).MatchString(out) {
+				return fmt.Errorf("status --topics: %s", out)
 			}
 			return nil
 		})

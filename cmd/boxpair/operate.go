@@ -25,6 +25,7 @@ import (
 // outboxOperator is the part of an outbox that the operator's commands need.
 type outboxOperator interface {
 	ops.OutboxOperator
+	ListRelays(ctx context.Context) ([]outbox.Relay, error)
 	Replay(ctx context.Context, r producer.Replay) (producer.ReplayReport, error)
 	Edit(ctx context.Context, id uuid.UUID, reason string, edit func(c *producer.Content) error) (uuid.UUID, error)
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/boxpair/boxpair/idgen"
 	"github.com/boxpair/boxpair/store/control"
 	"github.com/boxpair/boxpair/store/inbox"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 var status = command{
@@ -48,6 +49,7 @@ type inspection struct {
 	thresholds health.Config
 	fail       string
 	watch      bool
+	topics     bool
 	every      time.Duration
 }
 
@@ -62,6 +64,7 @@ func (q *inspection) define(s *settings) {
 	s.count(&c.UnhealthyPending, "unhealthy-pending", "the number from which on the state is unhealthy. Defaults to none.")
 	s.count(&c.DegradedDead, "degraded-dead", "the number of events or messages for an operator from which on the state is degraded. Defaults to 1.")
 	s.count(&c.UnhealthyDead, "unhealthy-dead", "the number from which on the state is unhealthy. Defaults to 100, or to --degraded-dead if that is more.")
+	s.on(&q.topics, "topics", "print the topics that relays have sent lately, with their rates.")
 	q.every = watchEvery
 	s.on(&q.watch, "watch", "print the status again and again, until interrupted.")
 	s.duration(&q.every, "every", "the time between two prints of --watch. Defaults to 2s.")
@@ -190,8 +193,16 @@ type outboxStatus struct {
 
 	Routes []routeStatus `json:"routes"` // routes that do not work; never null
 	Pauses []pauseStatus `json:"pauses"` // never null
+	Fleet  []relayStatus `json:"fleet"`  // the relays one by one; never null
 
 	pauses []control.Pause
+}
+
+// relayStatus is a relay, with what it has reported, in JSON.
+type relayStatus struct {
+	Name   string `json:"name"`
+	Shards int    `json:"shards"`
+	outbox.RelayReport
 }
 
 // routeStatus is a topic to which a relay cannot send, in JSON.
@@ -227,11 +238,52 @@ func (q *inspection) outbox(ctx context.Context, s *operators, check *health.Che
 	for i, r := range stalled {
 		o.Routes[i] = routeStatus{r.Topic, r.Route, string(r.State), r.For.Seconds(), r.LastError, r.Relay}
 	}
+	if o.Fleet, err = fleet(ctx, s); err != nil {
+		return nil, err
+	}
 	if err := tables(ctx, s, &o.Report); err != nil {
 		return nil, err
 	}
 	o.Causes, err = causesIf(ctx, s, "", st.Dead)
 	return o, err
+}
+
+// fleet reads the relays one by one. It returns none if the role may not read their reports.
+func fleet(ctx context.Context, s *operators) ([]relayStatus, error) {
+	relays, err := s.outbox.ListRelays(ctx)
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == "42501" {
+		err = nil
+	}
+	list := make([]relayStatus, len(relays))
+	for i := range relays {
+		list[i] = relayStatus{relays[i].Name, len(relays[i].Shards), relays[i].RelayReport}
+	}
+	return list, err
+}
+
+// printFleet prints the relays, and with --topics their topics.
+func (q *inspection) printFleet(p *process, relays []relayStatus) error {
+	if len(relays) == 0 {
+		return nil
+	}
+	g := q.grid(p, column{head: "relay", flexible: true}, column{head: "host", flexible: true}, column{head: "shards", number: true}, column{head: "sent/s", number: true},
+		column{head: "in flight", number: true}, column{head: "last confirm"}, column{head: "up"}, column{head: "version", wide: true})
+	for i := range relays {
+		r := &relays[i]
+		g.add(r.Name, r.Host, r.Shards, fmt.Sprintf("%.0f", r.SentPerSecond), r.InFlight, q.when(r.LastConfirm), q.when(r.StartedAt), r.Version)
+	}
+	if err := g.print(p.stdout); err != nil || !q.topics {
+		return err
+	}
+	g = q.grid(p, column{head: "topic", flexible: true}, column{head: "state"}, column{head: "since"}, column{head: "sent/s", number: true}, column{head: "waiting", number: true},
+		column{head: "relay", wide: true}, column{head: "last error", flexible: true})
+	for i := range relays {
+		for k := range relays[i].Topics {
+			t := &relays[i].Topics[k]
+			g.add(t.Topic, t.State, q.when(t.Since), fmt.Sprintf("%.0f", t.SentPerSecond), t.RouteWaiting, relays[i].Name, t.LastError)
+		}
+	}
+	return g.print(p.stdout)
 }
 
 func (q *inspection) printOutbox(p *process, o *outboxStatus) error {
@@ -246,7 +298,7 @@ func (q *inspection) printOutbox(p *process, o *outboxStatus) error {
 	}
 	fmt.Fprintf(p.stdout, "pending %d%s%s; deferred %d; retrying %d; following %d; dead %d\n", o.Pending, more, oldest, o.Deferred, o.Retrying, o.Following, o.Dead)
 	fmt.Fprintf(p.stdout, "relays %d, with %d of %d shards\n", o.Relays, o.Owned, idgen.Shards)
-	var errs []error
+	errs := []error{q.printFleet(p, o.Fleet)}
 	if len(o.Routes) > 0 {
 		g := q.grid(p, column{head: "topic", flexible: true}, column{head: "route", flexible: true, wide: true}, column{head: "state"}, column{head: "for"},
 			column{head: "relay", wide: true}, column{head: "last error", flexible: true})
