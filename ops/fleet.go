@@ -107,16 +107,19 @@ func (h *Handler) routesPage(r *http.Request) (view, error) {
 const mostRoutes = 200
 
 // routeRows returns the topics that relays report, those that do not work first, and how many more there
-// are. A relay of an earlier version reports the topics that do not work only.
+// are. A relay of an earlier version reports the topics that do not work only, and a report may be older
+// than the list of topics that do not work.
 func routeRows(now *outboxState) (rows []routeRow, told bool, more int) {
-	reported := make(map[string]bool)
+	type at struct{ relay, topic string }
+	reported := make(map[at]bool)
 	for i := range now.Relays {
 		relay := &now.Relays[i]
 		if relay.ReportedAt.IsZero() {
 			continue
 		}
-		told, reported[relay.Name], more = true, true, more+relay.MoreTopics
+		told, more = true, more+relay.MoreTopics
 		for _, t := range relay.Topics {
+			reported[at{relay.Name, t.Topic}] = true
 			row := routeRow{Relay: relay.Name, TopicReport: t}
 			if !t.Since.IsZero() {
 				row.For = now.At.Sub(t.Since)
@@ -125,7 +128,7 @@ func routeRows(now *outboxState) (rows []routeRow, told bool, more int) {
 		}
 	}
 	for i := range now.Routes {
-		if x := &now.Routes[i]; !reported[x.Relay] {
+		if x := &now.Routes[i]; !reported[at{x.Relay, x.Topic}] {
 			rows = append(rows, routeRow{x.Relay, outbox.TopicReport{Topic: x.Topic, Route: x.Route, State: x.State, LastError: x.LastError}, x.For})
 		}
 	}

@@ -11,7 +11,7 @@ import (
 // relations are the tables of the library in PostgreSQL. A test compares them with the migrations.
 var relations = []string{
 	"outbox_events", "outbox_queue", "outbox_deferred", "outbox_parked", "outbox_attempts", "outbox_receipts", "outbox_shards",
-	"outbox_relays", "outbox_routes", "inbox", "inbox_consumers", "inbox_forgotten", "inbox_parked", "inbox_attempts", "inbox_history",
+	"outbox_relays", "outbox_routes", "inbox", "inbox_consumers", "inbox_forgotten", "inbox_handlers", "inbox_parked", "inbox_attempts", "inbox_history",
 	"inbox_effects", "inbox_requests", "pauses", "rates",
 }
 
