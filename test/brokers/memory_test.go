@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -87,7 +88,22 @@ func (m *inProcess) read(_ context.Context, topic string) ([]*message.Message, e
 	return nil, nil
 }
 
-func (m *inProcess) remove(_ context.Context, topic string) error {
+// unsubscribe waits until the subscriber has left the subscription, a moment after its messages end.
+func unsubscribe(ctx context.Context, b *memory.Broker, topic string) error {
+	for {
+		err := b.Unsubscribe(topic, subscriber)
+		if !errors.Is(err, memory.ErrInUse) {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
+func (m *inProcess) remove(ctx context.Context, topic string) error {
 	m.mu.Lock()
 	s := m.topics[topic]
 	delete(m.topics, topic)
@@ -97,7 +113,7 @@ func (m *inProcess) remove(_ context.Context, topic string) error {
 	s.tasks.Wait()
 	var errs []error
 	for _, b := range brokers {
-		errs = append(errs, b.Unsubscribe(topic, subscriber))
+		errs = append(errs, unsubscribe(ctx, b, topic))
 	}
 	return errors.Join(errs...)
 }
