@@ -203,11 +203,7 @@ func (h *Handler) discardDead(ctx context.Context, r *request) (notice, error) {
 
 // editDead writes an edited copy of an event. A browser sends the ends of lines as CR and LF.
 func (h *Handler) editDead(ctx context.Context, r *request) (notice, error) {
-	s, err := h.outboxOf(r)
-	if err != nil {
-		return notice{}, err
-	}
-	id, err := r.id("id")
+	s, id, err := h.eventOf(r)
 	if err != nil {
 		return notice{}, err
 	}
@@ -264,12 +260,18 @@ func (h *Handler) outboxOf(r *request) (*outboxSource, error) {
 	return list[0], nil
 }
 
-func (h *Handler) cancelDeferred(ctx context.Context, r *request) (notice, error) {
+// eventOf returns the outbox and the dispatch ID that the form names.
+func (h *Handler) eventOf(r *request) (*outboxSource, uuid.UUID, error) {
 	s, err := h.outboxOf(r)
 	if err != nil {
-		return notice{}, err
+		return nil, uuid.Nil, err
 	}
 	id, err := r.id("id")
+	return s, id, err
+}
+
+func (h *Handler) cancelDeferred(ctx context.Context, r *request) (notice, error) {
+	s, id, err := h.eventOf(r)
 	if err != nil {
 		return notice{}, err
 	}
@@ -278,11 +280,7 @@ func (h *Handler) cancelDeferred(ctx context.Context, r *request) (notice, error
 }
 
 func (h *Handler) moveDeferred(ctx context.Context, r *request) (notice, error) {
-	s, err := h.outboxOf(r)
-	if err != nil {
-		return notice{}, err
-	}
-	id, err := r.id("id")
+	s, id, err := h.eventOf(r)
 	if err != nil {
 		return notice{}, err
 	}

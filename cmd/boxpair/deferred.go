@@ -40,8 +40,7 @@ func deferredCommand(verb, summary, details string, more func(d *deferral, s *se
 				more(d, s)
 			}
 			d.display.define(s)
-			s.operands = "[ID…]"
-			s.operandsFrom = func(args []string) error { return errors.Join(forEach(args, rangesTo(&d.ids))...) }
+			s.idsAfterFlags("[ID…]", &d.ids)
 			return func(ctx context.Context, p *process) (int, error) {
 				if len(d.outboxes) == 0 {
 					return exitFailed, fmt.Errorf("--outbox (or %s_URL): is missing", envOf("outbox"))
@@ -64,7 +63,7 @@ or --all is required. The exit status is 1 if nothing was cancelled.
     boxpair deferred cancel 4b9d2a51 --outbox postgres://operator@orders/shop -m "order is paid"`,
 		func(d *deferral, s *settings) { d.change.define(s) },
 		func(ctx context.Context, d *deferral, p *process) (int, error) {
-			return d.alter(ctx, p, "cancel", "cancelled", func(ctx context.Context, s *operators, ids []uuid.UUID) ([]uuid.UUID, error) {
+			return d.alter(ctx, p, "cancel", "cancelled", d.because(), func(ctx context.Context, s *operators, ids []uuid.UUID) ([]uuid.UUID, error) {
 				return s.outbox.Cancel(ctx, d.attributed(s), ids...)
 			})
 		}),
@@ -83,23 +82,29 @@ due at once. A filter, IDs or --all is required. The exit status is 1 if nothing
 			if d.at.IsZero() {
 				return exitFailed, errors.New("--at: is missing")
 			}
-			d.reason = "moved" // moving keeps no reason
-			return d.alter(ctx, p, "move", "moved", func(ctx context.Context, s *operators, ids []uuid.UUID) ([]uuid.UUID, error) {
+			return d.alter(ctx, p, "move", "moved", nil, func(ctx context.Context, s *operators, ids []uuid.UUID) ([]uuid.UUID, error) {
 				return s.outbox.Reschedule(ctx, d.at, ids...)
 			})
 		}),
 }
 
+// timeOf parses a time, or a date for its midnight in UTC.
+func timeOf(text string) (time.Time, error) {
+	at, err := time.Parse(time.RFC3339, text)
+	if err != nil {
+		at, err = time.Parse(time.DateOnly, text)
+	}
+	if err != nil {
+		return at, errors.New("want a time such as 2026-01-31T12:00:00Z or 2026-01-31")
+	}
+	return at, nil
+}
+
 // instantTo returns a setter of a time.
 func instantTo(to *time.Time) func(string) error {
 	return func(text string) (err error) {
-		if *to, err = time.Parse(time.RFC3339, text); err != nil {
-			*to, err = time.Parse(time.DateOnly, text) // midnight, UTC
-		}
-		if err != nil {
-			return errors.New("want a time such as 2026-01-31T12:00:00Z or 2026-01-31")
-		}
-		return nil
+		*to, err = timeOf(text)
+		return err
 	}
 }
 
@@ -110,9 +115,11 @@ func ahead(to *time.Time) func(string) error {
 			*to = time.Now().Add(in)
 			return nil
 		}
-		if instantTo(to)(text) != nil {
-			return errors.New("want a time such as 2026-01-31T12:00:00Z or 2026-01-31, or a duration such as 90m")
+		at, err := timeOf(text)
+		if err != nil {
+			return fmt.Errorf("%w, or a duration such as 90m", err)
 		}
+		*to = at
 		return nil
 	}
 }
@@ -187,13 +194,14 @@ func listDeferred(ctx context.Context, d *deferral, p *process) (int, error) {
 	return exitOK, nil
 }
 
-// alter changes the selected events in batches, and prints their IDs.
-func (d *deferral) alter(ctx context.Context, p *process, do, done string, batch func(ctx context.Context, s *operators, ids []uuid.UUID) ([]uuid.UUID, error)) (int, error) {
+// alter changes the selected events in batches, and prints their IDs. unexplained is the error of a
+// missing reason, if the change needs one.
+func (d *deferral) alter(ctx context.Context, p *process, do, done string, unexplained error, batch func(ctx context.Context, s *operators, ids []uuid.UUID) ([]uuid.UUID, error)) (int, error) {
 	var errs []error
 	if f := &d.filter; len(d.ids) == 0 && f.Topic+f.Key == "" && f.From.IsZero() && f.To.IsZero() && !d.every {
 		errs = append(errs, errors.New("--all: no filter given: add one, or pass --all"))
 	}
-	if err := errors.Join(append(errs, d.because())...); err != nil {
+	if err := errors.Join(append(errs, unexplained)...); err != nil {
 		return exitFailed, err
 	}
 	changed := []uuid.UUID{}

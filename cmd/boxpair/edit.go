@@ -53,15 +53,11 @@ func (e *editing) define(s *settings) {
 		return nil
 	})
 	e.defineReason(s, "the reason, in less than 1 KiB. Required.")
-	s.operands = "ID"
-	s.operandsFrom = func(args []string) error { return errors.Join(forEach(args, rangesTo(&e.ids))...) }
+	s.idsAfterFlags("ID", &e.ids)
 }
 
 func (e *editing) run(ctx context.Context, p *process) (int, error) {
-	errs := []error{because(e.reason)}
-	if n := len(e.outboxes) + len(e.inboxes); n != 1 {
-		errs = append(errs, fmt.Errorf("--outbox or --inbox (or %s_URL or %s_URL): want exactly one, got %d", envOf("outbox"), envOf("inbox"), n))
-	}
+	errs := []error{because(e.reason), e.one()}
 	if len(e.ids) != 1 {
 		errs = append(errs, fmt.Errorf("ID: want exactly one, got %d", len(e.ids)))
 	}

@@ -57,8 +57,7 @@ func (v *viewing) define(s *settings) {
 	s.count(&q.Scan, "scan", "how many events a search without IDs and states looks at. Defaults to 20000.")
 	s.on(&v.follow, "follow", "print new events as they are written.")
 	v.display.define(s)
-	s.operands = "[ID…]"
-	s.operandsFrom = func(args []string) error { return errors.Join(forEach(args, rangesTo(&v.ids))...) }
+	s.idsAfterFlags("[ID…]", &v.ids)
 }
 
 // states are the states of events.

@@ -58,6 +58,19 @@ func rangesTo(list *[]idRange) func(string) error {
 	}
 }
 
+// idsAfterFlags declares that a command takes dispatch IDs, or their first digits, after its flags.
+func (s *settings) idsAfterFlags(usage string, to *[]idRange) {
+	s.operands = usage
+	set := rangesTo(to)
+	s.operandsFrom = func(args []string) error {
+		var errs []error
+		for _, text := range args {
+			errs = append(errs, set(text))
+		}
+		return errors.Join(errs...)
+	}
+}
+
 // errNotHere is returned for digits with which no dispatch ID of a database begins.
 var errNotHere = errors.New("no dispatch ID begins so")
 

@@ -185,6 +185,14 @@ func (d *databases) define(s *settings, ofOutbox, ofInbox string) {
 // several tells whether more than one database is named.
 func (d *databases) several() bool { return len(d.outboxes)+len(d.inboxes) > 1 }
 
+// one refuses settings without exactly one database.
+func (d *databases) one() error {
+	if n := len(d.outboxes) + len(d.inboxes); n != 1 {
+		return fmt.Errorf("--outbox or --inbox (or %s_URL or %s_URL): want exactly one, got %d", envOf("outbox"), envOf("inbox"), n)
+	}
+	return nil
+}
+
 // some refuses settings without a database.
 func (d *databases) some() error {
 	if len(d.outboxes)+len(d.inboxes) == 0 {
@@ -270,8 +278,7 @@ func (q *selection) define(s *settings) {
 	f := &q.filter
 	q.databases.define(s, "the database of an outbox: events that could not be sent. May be given several times.",
 		"the database of an inbox: messages that could not be handled. May be given several times.")
-	s.operands = "[ID…]"
-	s.operandsFrom = func(args []string) error { return errors.Join(forEach(args, rangesTo(&q.ids))...) }
+	s.idsAfterFlags("[ID…]", &q.ids)
 	s.add("id", envOf("id"), "ID", "the dispatch ID of an event or message, or its first eight digits or more. May be given several times, or after the flags.", true, rangesTo(&q.ids))
 	s.add("state", envOf("state"), "STATE,…", "retrying, following, dead or discarded; in an inbox also too_old and altered.", false, func(text string) error {
 		for name := range strings.SplitSeq(text, ",") {
@@ -287,15 +294,6 @@ func (q *selection) define(s *settings) {
 	s.add("since", envOf("since"), "TIME", "only if parked since this time: 2026-01-31T12:00:00Z, 2026-01-31 (in UTC), or an age such as 24h or 7d.", false, moment(&f.Since))
 	s.add("until", envOf("until"), "TIME", "only if parked before this time.", false, moment(&f.Until))
 	s.count(&f.Limit, "limit", "the maximal number. Defaults to 100 for lists, and to no limit for changes.")
-}
-
-// forEach calls set for each text, and returns the errors.
-func forEach(texts []string, set func(string) error) []error {
-	var errs []error
-	for _, text := range texts {
-		errs = append(errs, set(text))
-	}
-	return errs
 }
 
 // check checks the settings against each other.

@@ -93,13 +93,10 @@ func nameTo(to *string) func(text string) error {
 // future returns a function that sets a time which is not over.
 func future(to *time.Time) func(text string) error {
 	return func(text string) error {
-		at, err := time.Parse(time.RFC3339, text)
-		if err != nil {
-			at, err = time.Parse(time.DateOnly, text) // midnight, UTC
-		}
+		at, err := timeOf(text)
 		switch {
 		case err != nil:
-			return errors.New("want a time such as 2026-01-31T12:00:00Z or 2026-01-31")
+			return err
 		case !at.After(time.Now()):
 			return errors.New("this time is over")
 		}
@@ -117,9 +114,7 @@ func (p *pausing) choose() error {
 	case p.consumer != "" && p.topic+p.downstream == "":
 		p.outboxes = nil
 	}
-	if n := len(p.outboxes) + len(p.inboxes); n != 1 {
-		errs = append(errs, fmt.Errorf("--outbox or --inbox (or %s_URL or %s_URL): want exactly one, got %d", envOf("outbox"), envOf("inbox"), n))
-	}
+	errs = append(errs, p.one())
 	p.pause.Kind, p.pause.Name = control.Consumer, p.consumer
 	switch {
 	case len(p.inboxes) > 0:

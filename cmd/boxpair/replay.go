@@ -52,8 +52,7 @@ func (r *replaying) define(s *settings) {
 	s.on(&r.yes, "yes", "do not ask for a confirmation. Without a terminal, no command asks.")
 	s.on(&r.dry, "dry-run", "change nothing, and say how many events are selected.")
 	r.display.define(s)
-	s.operands = "[ID…]"
-	s.operandsFrom = func(args []string) error { return errors.Join(forEach(args, rangesTo(&r.ids))...) }
+	s.idsAfterFlags("[ID…]", &r.ids)
 }
 
 func (r *replaying) run(ctx context.Context, p *process) (int, error) {

@@ -31,8 +31,7 @@ The exit status is 1 if something is not done.`,
 		s.add("consumer", envOf("consumer"), "NAME=TOPIC,…", "a consumer and the topics that it expects. May be given several times.", true, b.addConsumer)
 		s.duration(&b.wait, "wait", "how long to wait until everything is done. Defaults to not at all.")
 		b.display.define(s)
-		s.operands = "ID"
-		s.operandsFrom = func(args []string) error { return errors.Join(forEach(args, rangesTo(&b.ids))...) }
+		s.idsAfterFlags("ID", &b.ids)
 		return b.run
 	},
 }

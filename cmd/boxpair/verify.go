@@ -102,12 +102,9 @@ func moment(to *time.Time) func(string) error {
 			*to = time.Now().Add(-ago)
 			return nil
 		}
-		at, err := time.Parse(time.RFC3339, text)
+		at, err := timeOf(text)
 		if err != nil {
-			at, err = time.Parse(time.DateOnly, text) // midnight, UTC
-		}
-		if err != nil {
-			return errors.New("want a time such as 2026-01-31T12:00:00Z or 2026-01-31, or a duration such as 24h or 7d")
+			return fmt.Errorf("%w, or a duration such as 24h or 7d", err)
 		}
 		*to = at
 		return nil

@@ -85,16 +85,7 @@ The exit status is 1 if something waits.`,
 					status = exitFound
 				}
 			}
-			if x.json() {
-				return status, x.encode(p.stdout, map[string][]sight{"explained": all})
-			}
-			for i := range all {
-				if i > 0 {
-					fmt.Fprintln(p.stdout)
-				}
-				x.explain(p.stdout, &all[i])
-			}
-			return status, nil
+			return status, x.print(p, "explained", all, x.explain)
 		}),
 	lookCommand("show", "show everything that the databases know of an event",
 		`Shows events and messages in any state, as facts: by dispatch ID, by the first eight digits of one, by
@@ -107,17 +98,23 @@ are shown with --payload only.
 			s.on(&x.content, "payload", "show payloads and headers, too.")
 		},
 		func(_ context.Context, x *explainer, p *process, all []sight) (int, error) {
-			if x.json() {
-				return exitOK, x.encode(p.stdout, map[string][]sight{"found": all})
-			}
-			for i := range all {
-				if i > 0 {
-					fmt.Fprintln(p.stdout)
-				}
-				x.facts(p.stdout, &all[i])
-			}
-			return exitOK, nil
+			return exitOK, x.print(p, "found", all, x.facts)
 		}),
+}
+
+// print prints one JSON object with the sights under a name, or each of them with an empty line between
+// two.
+func (x *explainer) print(p *process, name string, all []sight, one func(out io.Writer, one *sight)) error {
+	if x.json() {
+		return x.encode(p.stdout, map[string][]sight{name: all})
+	}
+	for i := range all {
+		if i > 0 {
+			fmt.Fprintln(p.stdout)
+		}
+		one(p.stdout, &all[i])
+	}
+	return nil
 }
 
 // explain prints one event in sentences.
