@@ -1,0 +1,92 @@
+package main
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestContextOfBothSidesIsOperated: the settings of a context name an outbox and an inbox, and a command
+// takes the side that it is about.
+func TestContextOfBothSidesIsOperated(t *testing.T) {
+	t.Parallel()
+	url, _ := plantDead(t)
+	file := filepath.Join(t.TempDir(), "config.yaml")
+	ok(t, os.WriteFile(file, []byte("contexts: {shop: {outbox: "+url+", inbox: "+url+"}}\n"), 0o600))
+	for _, c := range []struct {
+		status    int
+		args, out string
+		errs      string
+	}{
+		{exitOK, "pause --topic order.# -m counting", "topic order.# is paused: counting\n", ""},
+		{exitOK, "resume --topic order.#", "topic order.# is resumed\n", ""},
+		{exitOK, "pause --consumer stock/reserve -m counting", "consumer stock/reserve is paused: counting\n", ""},
+		{exitFailed, "pause --topic order.# --consumer stock/reserve -m counting", "", "want exactly one, got 2"},
+		{exitOK, "dead redrive " + deadID + " -m mended", deadID + "\n" + deadID + "\n", "1 of 1 selected were redriven\n1 of 1 selected were redriven\n"},
+		{exitOK, "dead discard " + deadID + " --consumer stock/reserve -m x", deadID + "\n", "1 of 1 selected were discarded\n"},
+		{exitFound, "dead redrive --topic none -m x", "", "nothing of the given databases is selected; nothing was redriven\n"},
+		{exitFailed, "dead redrive ffffffff -m x", "", "no dispatch ID begins so in any given database"},
+	} {
+		status, out, errs := call(t, []string{"BOXPAIR_CONFIG=" + file, "BOXPAIR_CONTEXT=shop"}, strings.Fields(c.args)...)
+		if status != c.status || !strings.HasPrefix(out, c.out) || !strings.Contains(errs, c.errs) {
+			t.Errorf("%s: %d, %q, %q", c.args, status, out, errs)
+		}
+	}
+}
+
+// TestWhyKnowsTheQueuesOfTheTopic, and explains what the databases know without the broker.
+func TestWhyKnowsTheQueuesOfTheTopic(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 1)
+	r.exec(`DELETE FROM boxpair.outbox_queue`, `INSERT INTO boxpair.outbox_receipts (relay, event_ids) VALUES ('relay-1', '{1}')`)
+	consumers := "0"
+	broker := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		switch {
+		case strings.HasSuffix(q.URL.Path, "/bindings/source"):
+			_, _ = w.Write([]byte(`[{"destination": "order.placed_stock", "destination_type": "queue"}]`))
+		case strings.HasSuffix(q.URL.Path, "/queues///order.placed_stock"):
+			_, _ = w.Write([]byte(`{"messages_ready": 2, "messages_unacknowledged": 0, "consumers": ` + consumers + `}`))
+		default:
+			http.NotFound(w, q)
+		}
+	}))
+	t.Cleanup(broker.Close)
+	args := "why " + id(1).String() + " --management " + broker.URL
+	r.says(exitFound, args, "queue order.placed_stock has 2 messages that wait, 0 that are being handled, and 0 consumers",
+		"# nobody consumes queue order.placed_stock: start its consumer")
+	consumers = "1"
+	r.says(exitOK, args, "and 1 consumers")
+	broker.Close()
+	r.says(exitOK, args, "delivered   the broker confirmed it", "broker      could not be asked: no management API at")
+}
+
+// TestOverdueRetryIsNotHealedByARedrive: no process takes the message up, so another time changes
+// nothing.
+func TestOverdueRetryIsNotHealedByARedrive(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 1)
+	r.exec(`INSERT INTO boxpair.inbox_consumers (name, window_size) VALUES ('stock/reserve', '14 days')`,
+		`INSERT INTO boxpair.inbox_parked (consumer, dispatch_id, digest, topic, key, ordered, claimed, metadata, payload, state, attempts, next_attempt_at)
+			VALUES (1, '`+id(1).String()+`', decode(repeat('00', 16), 'hex'), 'order.placed', 'k', true, true, '{}', '', 'retrying', 3, now() - interval '1 hour')`)
+	if out := r.says(exitFound, "why "+id(1).String(), "# no process of stock/reserve takes it up: start the consumer"); strings.Contains(out, "--state retrying") {
+		t.Error(out)
+	}
+	r.exec(`UPDATE boxpair.inbox_parked SET next_attempt_at = now() + interval '1 hour'`)
+	r.says(exitFound, "why "+id(1).String(), "--state retrying --consumer stock/reserve")
+}
+
+// TestStateOfADatabaseThatCannotBeReadIsUnknown, beside others that can.
+func TestStateOfADatabaseThatCannotBeReadIsUnknown(t *testing.T) {
+	t.Parallel()
+	url, _ := plantSQLite(t)
+	status, out, errs := call(t, nil, "status", "-o", "json", "--outbox", url, "--outbox", "sqlite:/none/of/these.db")
+	var got report
+	ok(t, json.Unmarshal([]byte(out), &got))
+	if status != exitFailed || got.State != unknown || len(got.Outboxes) != 1 || len(got.Errors) != 1 || !strings.Contains(errs, "/none/of/these.db") {
+		t.Errorf("%d, %s, %q", status, out, errs)
+	}
+}
