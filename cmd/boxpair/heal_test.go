@@ -6,7 +6,9 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 )
 
@@ -43,13 +45,13 @@ func TestWhyKnowsTheQueuesOfTheTopic(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1)
 	r.exec(`DELETE FROM boxpair.outbox_queue`, `INSERT INTO boxpair.outbox_receipts (relay, event_ids) VALUES ('relay-1', '{1}')`)
-	consumers := "0"
+	var consumers atomic.Int64
 	broker := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 		switch {
 		case strings.HasSuffix(q.URL.Path, "/bindings/source"):
 			_, _ = w.Write([]byte(`[{"destination": "order.placed_stock", "destination_type": "queue"}]`))
 		case strings.HasSuffix(q.URL.Path, "/queues///order.placed_stock"):
-			_, _ = w.Write([]byte(`{"messages_ready": 2, "messages_unacknowledged": 0, "consumers": ` + consumers + `}`))
+			_, _ = w.Write([]byte(`{"messages_ready": 2, "messages_unacknowledged": 0, "consumers": ` + strconv.FormatInt(consumers.Load(), 10) + `}`))
 		default:
 			http.NotFound(w, q)
 		}
@@ -58,7 +60,7 @@ func TestWhyKnowsTheQueuesOfTheTopic(t *testing.T) {
 	args := "why " + id(1).String() + " --management " + broker.URL
 	r.says(exitFound, args, "queue order.placed_stock has 2 messages that wait, 0 that are being handled, and 0 consumers",
 		"# nobody consumes queue order.placed_stock: start its consumer")
-	consumers = "1"
+	consumers.Store(1)
 	r.says(exitOK, args, "and 1 consumers")
 	broker.Close()
 	r.says(exitOK, args, "delivered   the broker confirmed it", "broker      could not be asked: no management API at")
