@@ -337,6 +337,9 @@ func (q *selection) with(ctx context.Context, do func(s *operators) error) error
 	if err := q.check(); err != nil {
 		return err
 	}
+	if q.filter.Consumer != "" { // an outbox has no consumers
+		q.outboxes = nil
+	}
 	found := len(q.ids) == 0
 	err := q.each(ctx, false, func(s *operators) (err error) {
 		q.filter.IDs, err = s.resolve(ctx, q.ids)
