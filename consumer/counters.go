@@ -1,8 +1,12 @@
 package consumer
 
 import (
+	"slices"
 	"sync/atomic"
+	"time"
 
+	"github.com/boxpair/boxpair/consumer/internal/field"
+	"github.com/boxpair/boxpair/internal/text"
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
@@ -76,6 +80,53 @@ type counts struct {
 	stored, parked, followed                  atomic.Int64
 	dead, tooOld, altered, refused, forgotten atomic.Int64
 	unstamped, ahead, short                   atomic.Int64
+
+	inFlight    atomic.Int64 // messages that are being handled, or are held
+	lastSuccess atomic.Int64 // when a message was last applied, in Unix nanoseconds; 0: never
+	lastFailure atomic.Pointer[countedFailure]
+	topics      atomic.Pointer[[]string] // the first topics; a list is never changed
+}
+
+// countedFailure is a counted attempt.
+type countedFailure struct {
+	at   time.Time
+	text string // of the error
+}
+
+// reportedTopics is how many topics of a handler are remembered.
+const reportedTopics = 10
+
+// received remembers the topic of a message.
+func (c *counts) received(topic string) {
+	for {
+		var known []string
+		list := c.topics.Load()
+		if list != nil {
+			known = *list
+		}
+		if len(known) == reportedTopics || topic == "" || slices.Contains(known, topic) {
+			return
+		}
+		if topic = text.Clean(topic, field.MaxKey); slices.Contains(known, topic) {
+			return
+		}
+		longer := append(slices.Clip(known), topic)
+		if c.topics.CompareAndSwap(list, &longer) {
+			return
+		}
+	}
+}
+
+// succeeded counts an applied message.
+func (c *counts) succeeded() {
+	c.applied.Add(1)
+	c.lastSuccess.Store(time.Now().UnixNano())
+}
+
+// failedBy counts a failed attempt.
+func (c *counts) failedBy(cause error) {
+	c.failed.Add(1)
+	c.lastFailure.Store(&countedFailure{time.Unix(0, time.Now().UnixNano()), field.Error(cause)})
 }
 
 func (c *counts) parkedAs(s inbox.State) {

@@ -204,7 +204,7 @@ func (h *Handler[TX]) settle(ctx context.Context, d *delivery, a attempt) error 
 
 func (h *Handler[TX]) applied(ref messageRef, wrote bool) {
 	h.succeeded(ref)
-	h.counts.applied.Add(1)
+	h.counts.succeeded()
 	if h.extension != nil {
 		h.extension.Wake()
 	}
@@ -244,7 +244,7 @@ func (h *Handler[TX]) count(ctx context.Context, in *incoming, cause error) (int
 	if err != nil {
 		return 0, fmt.Errorf("count the attempt: %w", err)
 	}
-	h.counts.failed.Add(1)
+	h.counts.failedBy(cause)
 	return attempts, nil
 }
 

@@ -83,6 +83,7 @@ type fakeStore struct {
 	claimed    []inbox.Claim
 	parkings   []inbox.Parking
 	forgets    []int
+	reports    []fakeReport // the attempts to report handlers
 
 	horizon      time.Duration
 	horizonUntil time.Time

@@ -70,6 +70,8 @@ func (h *Handler[TX]) Stats(ctx context.Context) (inbox.Stats, error) {
 // [ErrOtherKey] if the subscriber orders the message of a handler with Order.ByKey by another key.
 // The end of the message's context does not cut a transaction short.
 func (h *Handler[TX]) Consume(msg *message.Message) error {
+	h.counts.inFlight.Add(1)
+	defer h.counts.inFlight.Add(-1)
 	d := &delivery{redelivered: transport.Redelivered(msg)}
 	log := h.beginLog(msg.Context())
 	err := h.consume(msg.Context(), msg, d)
@@ -97,6 +99,7 @@ func (h *Handler[TX]) consume(ctx context.Context, msg *message.Message, d *deli
 	}
 	in, err := h.read(ctx, msg)
 	d.in, d.ref = in, messageRef{h.name, in.event.ID}
+	h.counts.received(in.event.Topic)
 	if within.Handles(ctx, in.event.ID) {
 		return ErrTwoInboxes
 	}

@@ -51,6 +51,8 @@ type Inbox[TX any] struct {
 	pauses   pauses
 	notices  notice.Queue // to the observer
 
+	madeAt time.Time // by New
+
 	random func(most time.Duration) time.Duration // replaced by simulations
 }
 
@@ -85,6 +87,7 @@ func New[TX any](store inbox.Store[TX], cfg Config, options ...Option[TX]) (*Inb
 		identity: identity{turn: make(chan struct{}, 1)},
 		pauses:   pauses{turn: make(chan struct{}, 1)},
 		notices:  notice.Queue{Log: cfg.Logger},
+		madeAt:   time.Now(),
 		random:   randomUpTo,
 	}
 	for _, option := range options {

@@ -69,6 +69,8 @@ func (rt *retries[TX]) due(ctx context.Context, limit int) (seqs []int64, next t
 // unchanged.
 func (rt *retries[TX]) retry(ctx context.Context, seq int64) (bool, error) {
 	m := &parkedMessage[TX]{h: rt.Handler, seq: seq, suspect: rt.suspects.leftovers.has(seq)}
+	rt.counts.inFlight.Add(1)
+	defer rt.counts.inFlight.Add(-1)
 	log := rt.beginLog(ctx)
 	err := rt.retryLoop(ctx, &m.progress, m, m.begin(ctx))
 	log.retried(m, err)
@@ -146,6 +148,7 @@ func (m *parkedMessage[TX]) apply(ctx context.Context, starts int) attempt {
 	return h.try(ctx, false, func(ctx context.Context, fn claimedFunc[TX]) (inbox.Verdict, error) {
 		done, err := h.inbox.store.ApplyParked(ctx, h.bounds(), m.seq, func(ctx context.Context, tx TX, p *inbox.Parked) error {
 			m.message, m.ref = p, messageRef{h.name, p.ID}
+			h.counts.received(p.Topic)
 			if err := h.suspects.tooManyStarts(starts); err != nil {
 				return err
 			}
@@ -204,7 +207,7 @@ func (m *parkedMessage[TX]) fail(ctx context.Context, cause error, step nextStep
 	default:
 		h.logFailure(ctx, in, attempts, cause, isParked, "retry_in", retryIn)
 	}
-	h.counts.failed.Add(1)
+	h.counts.failedBy(cause)
 	return nil
 }
 

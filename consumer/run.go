@@ -11,8 +11,9 @@ import (
 	"github.com/boxpair/boxpair/internal/schema"
 )
 
-// Run handles parked messages that are due, runs the extensions of handlers, and forgets old
-// dispatch IDs, for all handlers, until ctx ends. Then Run waits for the handlers that it has begun
+// Run handles parked messages that are due, runs the extensions of handlers, forgets old dispatch
+// IDs, and reports the process's handlers to operators ([Inbox.ListHandlers]), for all handlers,
+// until ctx ends. Then Run waits for the handlers that it has begun
 // and returns nil. Run needs no broker. Several processes of a service may call Run at the same
 // time. While the database is down, Run waits and logs. Run returns [ErrRunning] if the inbox runs
 // already, and an error that wraps [ErrShortWindow] if a handler is refused.
@@ -27,6 +28,7 @@ func (i *Inbox[TX]) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() { i.watchIdentity(ctx) })
+	wg.Go(func() { i.reportHandlers(ctx) })
 	wg.Go(func() {
 		if pace.Sleep(ctx, i.cfg.PollInterval) == nil { // handlers may be added after Run
 			i.reportOrphans(ctx)
