@@ -41,11 +41,10 @@ type reporter[TX any] struct {
 	store   inbox.Reporter
 	process inbox.Process
 
-	written   []inbox.HandlerReport // by the last report; nil: unknown
-	writtenAt time.Time             // when that report was begun
-	listed    bool                  // a report was written
-	fails     int                   // in a row
-	logged    map[inbox.ErrorClass]bool
+	written   []inbox.HandlerReport     // by the last report that did not fail
+	writtenAt time.Time                 // when that report was begun; zero: none was written
+	fails     int                       // in a row
+	logged    map[inbox.ErrorClass]bool // since that report
 }
 
 // reportHandlers reports the handlers until ctx ends. It does nothing if the store keeps no reports.
@@ -66,7 +65,7 @@ func (i *Inbox[TX]) reportHandlers(ctx context.Context) {
 func (r *reporter[TX]) run(ctx context.Context) {
 	for pace.Sleep(ctx, r.once(ctx)) == nil {
 	}
-	if r.listed {
+	if !r.writtenAt.IsZero() {
 		_ = r.write(ctx, leaveTimeout, nil) // the reports end by themselves after reportTTL
 	}
 }
@@ -82,11 +81,10 @@ func (r *reporter[TX]) once(ctx context.Context) time.Duration {
 	}
 	err := r.write(ctx, reportTimeout, reports)
 	if err == nil {
-		r.written, r.writtenAt, r.listed, r.fails = reports, now, true, 0
+		r.written, r.writtenAt, r.fails = reports, now, 0
 		clear(r.logged)
 		return reportEvery
 	}
-	r.written = nil
 	if class := r.inbox.store.Classify(err); !r.logged[class] {
 		r.logged[class] = true
 		r.inbox.log.WarnContext(ctx, "handlers cannot be reported to operators, and go on without: are all migrations applied, "+
