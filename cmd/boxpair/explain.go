@@ -78,6 +78,8 @@ type seenMessage struct {
 	LastError     string     `json:"last_error,omitempty"`
 	Reason        string     `json:"reason,omitempty"`
 	History       []history  `json:"history,omitempty"`
+
+	Suppressed *suppressed `json:"suppressed_by_consumer,omitempty"` // copies of any message, not of this one
 }
 
 // explainer reads and explains events.
@@ -169,6 +171,8 @@ func (x *explainer) events(ctx context.Context, s *operators, ids []uuid.UUID, a
 			if err := deeds(ctx, s, e.ID, &seen); err != nil {
 				return err
 			}
+		} else if seen.Deliveries, err = deliveries(ctx, s, e.ID); err != nil {
+			return err
 		}
 		one.Events = append(one.Events, seen)
 		one.Done = one.Done && (e.State == outbox.DeliveredState || e.State == outbox.Discarded || e.State == outbox.Cancelled)
@@ -203,11 +207,17 @@ func deeds(ctx context.Context, s *operators, id uuid.UUID, seen *seenEvent) err
 	for _, a := range attempts {
 		seen.History = append(seen.History, history{a.At, a.Outcome, a.Error, a.Relay})
 	}
-	deliveries, err := s.outbox.Deliveries(ctx, id)
-	for _, d := range deliveries {
-		seen.Deliveries = append(seen.Deliveries, sent{d.At, d.Relay})
-	}
+	seen.Deliveries, err = deliveries(ctx, s, id)
 	return err
+}
+
+// deliveries reads when the broker has confirmed an event.
+func deliveries(ctx context.Context, s *operators, id uuid.UUID) (all []sent, err error) {
+	list, err := s.outbox.Deliveries(ctx, id)
+	for _, d := range list {
+		all = append(all, sent{d.At, d.Relay})
+	}
+	return all, err
 }
 
 // mostSteps bounds how many events that wait for each other are followed.
@@ -297,6 +307,12 @@ func (x *explainer) messages(ctx context.Context, s *operators, ids []uuid.UUID,
 	if err != nil {
 		return err
 	}
+	var running []inbox.RunningHandler
+	if !x.details && len(found.Messages) > 0 {
+		if running, _, err = s.running(ctx); err != nil {
+			return err
+		}
+	}
 	for i := range found.Messages {
 		m := &found.Messages[i]
 		one := at[m.ID]
@@ -306,6 +322,7 @@ func (x *explainer) messages(ctx context.Context, s *operators, ids []uuid.UUID,
 		seen := seenMessage{
 			Database: s.name, Consumer: m.Consumer, State: string(m.State), Why: m.Why, Seq: m.Seq, Attempts: m.Attempts, Since: m.Since,
 			NextAttemptAt: maybe(m.NextAttemptAt), LastError: m.LastError, Reason: m.Reason,
+			Suppressed: suppressedBy(m.Consumer, running),
 		}
 		if x.details {
 			if seen.History, err = s.ofMessage(ctx, m.ID, m.Consumer, 0); err != nil {

@@ -33,6 +33,7 @@ type outboxOperator interface {
 // inboxOperator is the part of an inbox that the operator's commands need.
 type inboxOperator interface {
 	ops.InboxOperator
+	ops.Handlers
 	Edit(ctx context.Context, consumer string, id uuid.UUID, reason string, edit func(c *consumer.Content) error) (uuid.UUID, error)
 }
 

@@ -26,8 +26,8 @@ var status = command{
 	group:   looking,
 	details: `Prints for each outbox whether it is healthy, degraded or unhealthy, and why; how many events wait,
 and the age of the oldest; how many are deferred or parked; the routes that do not work; the pauses in
-force; the causes of dead events. For each inbox the same of its consumers. --watch prints it again
-every few seconds.
+force; the causes of dead events. For each inbox the same of its consumers, and which processes handle
+their messages, as far as these call Inbox.Run. --watch prints it again every few seconds.
 
     boxpair status --outbox postgres://monitor@orders/shop --inbox postgres://monitor@stock/stock
     boxpair status --inbox postgres://monitor@stock/stock --consumer stock/reserve --fail degraded -o json
@@ -330,15 +330,20 @@ func causesIf(ctx context.Context, s *operators, consumer string, dead int64) ([
 func printCauses(w io.Writer, consumer string, causes []cause) {
 	for i := range causes[:min(printed, len(causes))] {
 		c := &causes[i]
-		why := []rune(plain(c.Error))
-		if len(why) > longest {
-			why = append(why[:longest-1], '…')
-		}
-		fmt.Fprintf(w, "dead: %s%d of topic %s: %s\n", consumer, c.Count, plain(c.Topic), string(why))
+		fmt.Fprintf(w, "dead: %s%d of topic %s: %s\n", consumer, c.Count, plain(c.Topic), clipped(c.Error))
 	}
 	if more := len(causes) - printed; more > 0 {
 		fmt.Fprintf(w, "dead: %sand for %d other reasons: boxpair dead list\n", consumer, more)
 	}
+}
+
+// clipped returns the beginning of an error, to be printed.
+func clipped(text string) string {
+	why := []rune(plain(text))
+	if len(why) > longest {
+		why = append(why[:longest-1], '…')
+	}
+	return string(why)
 }
 
 // consumerStatus is the state of one consumer in JSON.
@@ -372,6 +377,9 @@ type inboxStatus struct {
 	Consumers []consumerStatus `json:"consumers"`
 	Pauses    []pauseStatus    `json:"pauses"`
 
+	Handlers   []handlerStatus `json:"handlers"`   // of all processes that report; never null
+	Unreported []string        `json:"unreported"` // consumers that no process reports; never null
+
 	pauses []control.Pause
 }
 
@@ -389,7 +397,8 @@ func (q *inspection) inbox(ctx context.Context, s *operators, check *health.Chec
 		pauses = slices.DeleteFunc(pauses, func(p control.Pause) bool { return !p.Consumes(name) })
 	}
 	in := &inboxStatus{
-		s.name, health.Report{State: health.Healthy, Problems: []string{}}, make([]consumerStatus, len(names)), pauseStatuses(pauses), pauses,
+		Database: s.name, Report: health.Report{State: health.Healthy, Problems: []string{}},
+		Consumers: make([]consumerStatus, len(names)), Pauses: pauseStatuses(pauses), pauses: pauses,
 	}
 	if err := tables(ctx, s, &in.Report); err != nil {
 		return nil, err
@@ -408,7 +417,7 @@ func (q *inspection) inbox(ctx context.Context, s *operators, check *health.Chec
 		}
 		in.Consumers[i], in.State = one, health.Worst(in.State, one.State)
 	}
-	return in, nil
+	return in, q.addHandlers(ctx, s, in)
 }
 
 func statusOf(name string, r health.Report, s *inbox.Stats) consumerStatus {
@@ -467,6 +476,7 @@ func (q *inspection) printInbox(p *process, in *inboxStatus) error {
 		}
 		printCauses(p.stdout, plain(c.Consumer)+": ", c.Causes)
 	}
+	errs = append(errs, q.printHandlers(p, in))
 	if len(in.pauses) > 0 {
 		errs = append(errs, q.printPauses(p, p.stdout, in.pauses))
 	}

@@ -154,6 +154,7 @@ func (x *explainer) explain(out io.Writer, one *sight) {
 		say("broker", "no queue takes topic %s", one.Events[0].Topic)
 	}
 	x.explainMessages(say, one)
+	explainCopies(say, one)
 	if len(one.Heal) > 0 {
 		fmt.Fprintln(out, "  heal")
 		for _, command := range one.Heal {
