@@ -5,7 +5,9 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"os"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -332,6 +334,31 @@ func (reporting) ListHandlers(context.Context) ([]inbox.RunningHandler, error) {
 		Process:       inbox.Process{Name: "stock-7f", Host: "south-2", Version: "v1.9.0"},
 		HandlerReport: inbox.HandlerReport{Consumer: "stock/reserve", InFlight: 4, Applied: 9876, Duplicates: 321, Failed: 12, CacheSize: 50000, CacheEntries: 1234, LastError: "out of stock"},
 	}}, nil
+}
+
+func TestRunningHandlersAreShown(t *testing.T) {
+	t.Parallel()
+	s := newScene(t, true)
+	r := over(t, s, nil)
+	r.shows("/consumers", "No process reports")
+	ctx, end := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- s.Inbox.Run(ctx) }()
+	begun := time.Now()
+	for reported := false; !reported; {
+		list, err := s.Inbox.ListHandlers(ctx)
+		if err != nil || time.Since(begun) > time.Minute {
+			t.Fatalf("no handler is listed: %v", err)
+		}
+		reported = len(list) > 0
+	}
+	host, _ := os.Hostname()
+	over(t, s, nil).shows("/consumers", "since their start", host+` <span class="dim">`+host+"/"+strconv.Itoa(os.Getpid())+"/", " of 65,536<")
+	end()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	over(t, s, nil).shows("/consumers", "No process reports")
 }
 
 // unable is a part whose store cannot answer.
