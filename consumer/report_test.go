@@ -28,19 +28,14 @@ func (r *rig) wantReports(want int) fakeReport {
 	return all[want-1]
 }
 
-// after lets time pass.
-func after(d time.Duration) {
-	time.Sleep(d)
-	synctest.Wait()
-}
-
 func TestProcessReportsItsHandlersWhileItRuns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, setup{config: consumer.Config{CacheSize: 8}})
 		r.handle("count", func(context.Context, *work, *message.Message) error { return nil })
 		made := time.Now()
-		after(time.Second)
+		time.Sleep(time.Second)
+		synctest.Wait()
 		stop := r.run()
 		synctest.Wait()
 		first := r.wantReports(1)
@@ -89,17 +84,20 @@ func TestReportsCountWhatTheHandlerHasDone(t *testing.T) {
 			},
 		})
 		defer r.run()()
-		after(time.Second)
+		time.Sleep(time.Second)
+		synctest.Wait()
 		r.consume(msg(1))
 		applied := time.Now()
-		after(time.Second)
+		time.Sleep(time.Second)
+		synctest.Wait()
 		r.consume(msg(1)) // the window knows it
 		r.consume(msg(3))
 		failed := time.Now()
 		done := make(chan struct{})
 		go func() { defer close(done); r.consume(msg(4)) }()
 		<-enter
-		after(3 * time.Second)
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
 		got := r.wantReports(2).handlers[0]
 		if n := len(got.LastError); n > 1<<10 || n < 1000 || !strings.HasPrefix(got.LastError, "rejected: out of stock\uFFFDü") {
 			t.Errorf("the last error is %d bytes: %.20q", n, got.LastError)
@@ -120,13 +118,15 @@ func TestReportsCountWhatTheHandlerHasDone(t *testing.T) {
 		<-done
 		r.pause("stock/reserve", time.Time{})
 		go func() { _ = r.handler.Consume(msg(5)) }()
-		after(5 * time.Second)
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
 		got = r.wantReports(3).handlers[0]
 		if got.Applied != 2 || got.InFlight != 1 || !strings.Contains(got.Paused, "by ann: maintenance") {
 			t.Errorf("of a paused handler is reported: %+v", got)
 		}
 		r.resume("stock/reserve")
-		after(5 * time.Second)
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
 		if got = r.wantReports(4).handlers[0]; got.Applied != 3 || got.InFlight != 0 || got.Paused != "" {
 			t.Errorf("after the pause is reported: %+v", got)
 		}
@@ -157,7 +157,8 @@ func TestReportsCountGroupsAndStoredMessages(t *testing.T) {
 				for n := range 3 {
 					go func() { _ = r.handler.Consume(msg(n + 1)) }()
 				}
-				after(time.Minute)
+				time.Sleep(time.Minute)
+				synctest.Wait()
 				reports := r.store.reported()
 				got := reports[len(reports)-1].handlers[0]
 				wants := int64(1)
@@ -203,12 +204,14 @@ func TestIdleProcessReportsEveryTenSeconds(t *testing.T) {
 		r := newRig(t, setup{})
 		defer r.run()()
 		begun := time.Now()
-		after(100 * time.Second)
+		time.Sleep(100 * time.Second)
+		synctest.Wait()
 		if r.wantReports(11); r.store.reported()[10].at != begun.Add(100*time.Second) {
 			t.Error("reports are not written every ten seconds")
 		}
 		r.consume(msg(1))
-		after(5 * time.Second)
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
 		if got := r.wantReports(12).handlers[0]; got.Applied != 1 {
 			t.Errorf("after a change is reported: %+v", got)
 		}
@@ -221,14 +224,18 @@ func TestHandlersGoOnIfTheyCannotBeReported(t *testing.T) {
 		r := newRig(t, setup{})
 		r.store.fail("report", errors.New("permission denied for table inbox_handlers"))
 		stop := r.run()
-		after(time.Second)
+		time.Sleep(time.Second)
+		synctest.Wait()
 		r.consume(msg(1))
 		r.wantDone(number(1), 1)
-		after(14*time.Second - 1)
+		time.Sleep(14*time.Second - 1)
+		synctest.Wait()
 		r.wantReports(2) // at 0 and 5 s, and again 10 s later
-		after(1)
+		time.Sleep(1)
+		synctest.Wait()
 		r.wantReports(3)
-		after(time.Hour)
+		time.Sleep(time.Hour)
+		synctest.Wait()
 		const line = "handlers cannot be reported to operators"
 		if n := strings.Count(r.log.String(), line); n != 1 {
 			t.Errorf("the failure is logged %d times", n)
@@ -238,14 +245,17 @@ func TestHandlersGoOnIfTheyCannotBeReported(t *testing.T) {
 			t.Errorf("in an hour, %d reports were tried", n)
 		}
 		r.store.fail("report", errOutage)
-		after(time.Hour)
+		time.Sleep(time.Hour)
+		synctest.Wait()
 		if n := strings.Count(r.log.String(), line); n != 2 {
 			t.Errorf("failures of two kinds are logged %d times", n)
 		}
 		r.store.setFault(nil)
-		after(time.Minute)
+		time.Sleep(time.Minute)
+		synctest.Wait()
 		r.store.fail("report", errOutage)
-		after(time.Minute)
+		time.Sleep(time.Minute)
+		synctest.Wait()
 		if n := strings.Count(r.log.String(), line); n != 3 {
 			t.Errorf("after a success, a failure makes %d lines", n)
 		}

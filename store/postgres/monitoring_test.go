@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/boxpair/boxpair/migrations"
+	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/store/postgres"
 )
@@ -55,6 +56,7 @@ func plantEveryState(r *rig) {
 	_, err = r.Park(r.ctx(), "relay", lease(2), []outbox.Failure{{Seq: queued[2].Seq, Round: queued[2].Round, Attempts: 10, Dead: true, Error: "no route"}})
 	r.ok(err)
 	r.exec(`INSERT INTO boxpair.inbox_consumers (name, window_size) VALUES ('stock/reserve', '14 days')`)
+	r.ok(r.ReportHandlers(r.ctx(), inbox.Process{Name: "stock-1", At: time.Now(), Host: "south"}, time.Hour, []inbox.HandlerReport{{Consumer: "stock/reserve"}}))
 	r.exec(`INSERT INTO boxpair.inbox_parked
 		(consumer, dispatch_id, digest, topic, key, ordered, claimed, metadata, payload, state, attempts, next_attempt_at, last_error)
 		SELECT id, gen_random_uuid(), decode(repeat('00', 16), 'hex'), 'order.placed', 'k', true, true, '{}', '', 'retrying', 8, now(), 'no stock'
