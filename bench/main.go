@@ -7,6 +7,7 @@
 //	go run . check                         what a message costs, against budget.json
 //	go run . retention                     how a janitor keeps up
 //	go run . backlog [-events n]           healthy events beside the backlog of a dead route
+//	go run . operate [-events n]           the commands and the dashboard over a large outbox and inbox
 //
 // It starts a PostgreSQL and a RabbitMQ of its own, with fsync on. DATABASE_URL and AMQP_URL name
 // others to use; what is made there has a schema and queues of its own and is removed
@@ -24,6 +25,7 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/boxpair/boxpair/bench/operate"
 	"github.com/boxpair/boxpair/bench/retention"
 )
 
@@ -41,7 +43,7 @@ func main() {
 	}
 }
 
-const usage = "use: bench list | run <scenario> <variant> | suite | check | retention | backlog"
+const usage = "use: bench list | run <scenario> <variant> | suite | check | retention | backlog | operate"
 
 func command(ctx context.Context, args []string) error {
 	if len(args) == 0 {
@@ -57,6 +59,8 @@ func command(ctx context.Context, args []string) error {
 		return suite(ctx, args[1:])
 	case "retention":
 		return runRetention(ctx, args[1:])
+	case "operate":
+		return runOperate(ctx, args[1:])
 	case "check":
 		return check(ctx, args[1:])
 	case "backlog":
@@ -131,6 +135,29 @@ func runRetention(ctx context.Context, args []string) (err error) {
 	}
 	defer func() { err = errors.Join(err, all.close()) }()
 	return retention.Run(ctx, all.databaseURL, cfg)
+}
+
+// runOperate measures the commands and the dashboard of operators.
+func runOperate(ctx context.Context, args []string) (err error) {
+	flags := flag.NewFlagSet("operate", flag.ContinueOnError)
+	var cfg operate.Config
+	flags.IntVar(&cfg.Events, "events", 1_000_000, "events in the outbox, and dispatch IDs in the inbox; one in a hundred is dead")
+	flags.BoolVar(&cfg.Keep, "keep", false, "keep the database for the next run with as many events; DATABASE_URL names its server")
+	flags.IntVar(&cfg.Runs, "runs", 5, "how often each command and page is timed")
+	flags.StringVar(&cfg.Only, "only", "", "only the commands and pages that contain this text")
+	rest, err := parse(flags, args)
+	if err != nil {
+		return err
+	}
+	if len(rest) > 0 {
+		return fmt.Errorf("operate takes no argument %q", rest[0])
+	}
+	all := &servers{databaseURL: os.Getenv("DATABASE_URL"), amqpURL: "none is needed"}
+	if err := all.start(ctx, settings); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, all.close()) }()
+	return operate.Run(ctx, all.databaseURL, cfg)
 }
 
 // parse parses flags before, between and behind the other arguments, and returns these arguments.
