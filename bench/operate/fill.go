@@ -113,9 +113,9 @@ SELECT 'relay-1', max(created_at) + interval '20 ms', array_agg(id ORDER BY id)
 FROM boxpair.outbox_events WHERE id <= %d AND id %% 100 <> 0 GROUP BY id / 100 ORDER BY id / 100`
 
 	parked = `
-INSERT INTO boxpair.outbox_parked (id, parked_at, next_attempt_at, attempts, shard, state, key, last_error, reason, discarded_at)
+INSERT INTO boxpair.outbox_parked (id, parked_at, next_attempt_at, attempts, shard, state, topic, key, last_error, reason, discarded_at)
 SELECT e.id, e.created_at + interval '5 minutes', CASE WHEN e.state = 'retrying' THEN now() + interval '1 hour' END,
-    CASE WHEN e.state = 'retrying' THEN 3 ELSE 10 END, e.shard, e.state, e.key, c.error,
+    CASE WHEN e.state = 'retrying' THEN 3 ELSE 10 END, e.shard, e.state, e.topic, e.key, c.error,
     CASE WHEN e.state = 'discarded' THEN 'was a test' END, CASE WHEN e.state = 'discarded' THEN now() END
 FROM (
     SELECT *, CASE WHEN row_number() OVER (ORDER BY id DESC) <= 500 THEN 'retrying' WHEN row_number() OVER (ORDER BY id DESC) <= 1500 THEN 'discarded' ELSE 'dead' END AS state

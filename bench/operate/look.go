@@ -24,6 +24,9 @@ import (
 // a request, to the first output.
 const most = 100 * time.Millisecond
 
+// patience is how long a measurement waits for the first output.
+const patience = 5 * time.Second
+
 // timing is the times to the first output of one command or page.
 type timing struct {
 	name  string
@@ -163,6 +166,7 @@ func look(ctx context.Context, pool *pgxpool.Pool, address string, cfg Config) (
 		for i := range t.times {
 			t.times[i] = max(0, t.times[i]-base)
 		}
+		say("%v\t%s", t.median().Round(time.Millisecond/10), line)
 		all = append(all, t)
 	}
 	pages, err := serve(ctx, program, address, r.pages(pool.Config().ConnConfig.Database), cfg)
@@ -188,7 +192,7 @@ func build(ctx context.Context, dir string) (string, error) {
 
 // add runs a command to its first output, on either stream, and then ends it.
 func (t *timing) add(ctx context.Context, program string, args ...string) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
@@ -210,6 +214,9 @@ func (t *timing) add(ctx context.Context, program string, args ...string) error 
 	t.times = append(t.times, time.Since(begun))
 	if err == nil && strings.HasPrefix(string(first[:n]), "boxpair: ") {
 		err = errors.New(string(first[:n]))
+	}
+	if ctx.Err() != nil {
+		err = nil // what took is said
 	}
 	cancel()
 	go io.Copy(io.Discard, r)
@@ -250,6 +257,7 @@ func serve(ctx context.Context, program, address string, pages []string, cfg Con
 				t.times = append(t.times, took)
 			}
 		}
+		say("%v\t%s", t.median().Round(time.Millisecond/10), t.name)
 		all = append(all, t)
 	}
 	return all, nil

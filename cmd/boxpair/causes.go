@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -72,7 +73,28 @@ func (l *letters) listCauses(ctx context.Context, p *process) error {
 }
 
 // deadCauses reads the causes of dead letters, of one consumer unless consumer is "".
-func deadCauses(ctx context.Context, s *operators, consumer string) ([]cause, error) {
-	q := selection{filter: inbox.Filter{Consumer: consumer, States: []inbox.State{inbox.Dead}, Limit: mostCauses}}
+func deadCauses(ctx context.Context, s *operators, consumer string, most int) ([]cause, error) {
+	q := selection{filter: inbox.Filter{Consumer: consumer, States: []inbox.State{inbox.Dead}, Limit: most}}
 	return q.causes(ctx, s)
+}
+
+// atOnce is how many causes of all consumers are read at once.
+const atOnce = 1000
+
+// consumerCauses returns a function that returns the causes of a consumer's dead messages. All
+// consumers are read at once, unless there are too many causes.
+func consumerCauses(ctx context.Context, s *operators) func(consumer string) ([]cause, error) {
+	all := sync.OnceValues(func() ([]cause, error) { return deadCauses(ctx, s, "", atOnce) })
+	return func(consumer string) (own []cause, err error) {
+		list, err := all()
+		if err != nil || len(list) == atOnce {
+			return deadCauses(ctx, s, consumer, mostCauses)
+		}
+		for i := range list {
+			if list[i].Consumer == consumer && len(own) < mostCauses {
+				own = append(own, list[i])
+			}
+		}
+		return own, nil
+	}
 }

@@ -68,14 +68,23 @@ func (c *change) confirm(p *process, question string, n int) error {
 	return errDeclined
 }
 
-// progressOf returns a function that prints now and then how far a long change is.
+// firstProgress is how long a long change says nothing.
+const firstProgress = 50 * time.Millisecond
+
+// progressOf returns a function that prints how far a long change is: soon, and then now and then. The
+// number of all is unknown if it is 0.
 func progressOf(out io.Writer, name string) func(done, all int) {
-	last := time.Now()
+	next := time.Now().Add(firstProgress)
 	return func(done, all int) {
-		if time.Since(last) < progressEvery {
+		now := time.Now()
+		if now.Before(next) {
 			return
 		}
-		last = time.Now()
+		next = now.Add(progressEvery)
+		if all == 0 {
+			fmt.Fprintf(out, "%s: %d selected so far\n", name, done)
+			return
+		}
 		fmt.Fprintf(out, "%s: %d of %d\n", name, done, all)
 	}
 }

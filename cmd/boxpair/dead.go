@@ -111,9 +111,12 @@ func listLetters(ctx context.Context, l *letters, p *process) (int, error) {
 		if len(list) < l.filter.Limit {
 			return nil
 		}
-		whole, err := l.whole(ctx, s, 0)
-		if err == nil && len(whole) > len(list) {
-			fmt.Fprintf(p.stderr, "%d of %d are shown: pass --limit %d to see all\n", len(list), len(whole), len(whole))
+		whole, err := l.whole(ctx, s, max(counted, l.filter.Limit)+1, func(int, int) {})
+		switch n := len(whole); {
+		case n > max(counted, len(list)):
+			fmt.Fprintf(p.stderr, "%d of more than %d are shown: pass --limit to see more\n", len(list), n-1)
+		case n > len(list):
+			fmt.Fprintf(p.stderr, "%d of %d are shown: pass --limit %[2]d to see all\n", len(list), n)
 		}
 		return err
 	})
@@ -171,6 +174,8 @@ const (
 	shown, perBatch = 100, 100
 	// perPage is how many rows are read at once for counting. Their payloads are read with them.
 	perPage = 100
+	// counted is how far the rows are counted that a list leaves out.
+	counted = 1000
 	// unchanged is how many unchanged rows are named.
 	unchanged = 10
 )
@@ -186,7 +191,7 @@ func (l *letters) alter(ctx context.Context, p *process, do, done string, batch 
 	l.dead()
 	limit, changed, selected := l.filter.Limit, []uuid.UUID{}, 0
 	err := l.with(ctx, func(s *operators) error {
-		all, err := l.whole(ctx, s, limit)
+		all, err := l.whole(ctx, s, limit, progressOf(p.stderr, s.name))
 		if err != nil {
 			return err
 		}
@@ -272,7 +277,7 @@ func (l *letters) account(out io.Writer, done string, all []parked, ids []uuid.U
 }
 
 // whole reads the selection page by page; at most limit rows unless limit is 0.
-func (l *letters) whole(ctx context.Context, s *operators, limit int) (all []parked, err error) {
+func (l *letters) whole(ctx context.Context, s *operators, limit int, report func(done, all int)) (all []parked, err error) {
 	before := l.filter
 	defer func() { l.filter = before }()
 	for limit == 0 || len(all) < limit {
@@ -289,6 +294,7 @@ func (l *letters) whole(ctx context.Context, s *operators, limit int) (all []par
 			break
 		}
 		l.filter.After = page[len(page)-1].Seq
+		report(len(all), 0)
 	}
 	return all, nil
 }

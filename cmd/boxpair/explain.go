@@ -416,27 +416,39 @@ func (x *explainer) named(ctx context.Context, text string) ([]uuid.UUID, error)
 			return ids, err
 		}
 	}
-	for _, q := range []outbox.Query{
+	queries := []outbox.Query{
 		{Key: text, States: []outbox.State{outbox.PendingState, outbox.Retrying, outbox.Following, outbox.Dead, outbox.DeferredState}},
-		{Key: text}, {CorrelationID: text}, numbered(text),
-	} {
-		if q.Key+q.CorrelationID == "" && len(q.Seqs) == 0 {
-			continue
+		{Key: text}, {CorrelationID: text},
+	}
+	if q := numbered(text); len(q.Seqs) > 0 {
+		queries = append(queries, q)
+	}
+	err = x.each(ctx, true, func(s *operators) error {
+		if s.isInbox {
+			return nil
 		}
-		err := x.each(ctx, true, func(s *operators) error {
-			if s.isInbox {
-				return nil
-			}
+		for i, q := range queries { // what an earlier query finds in any database counts
 			q.Limit = mostNamed
 			found, err := s.events.Search(ctx, q)
+			if err != nil {
+				return err
+			}
+			if len(found.Events) == 0 {
+				continue
+			}
+			if i+1 < len(queries) {
+				queries, ids = queries[:i+1], nil
+				clear(known)
+			}
 			for i := range slices.Backward(found.Events) { // the first of a key holds up the others
 				add(found.Events[i].ID)
 			}
-			return err
-		})
-		if err != nil || len(ids) > 0 {
-			return ids, err
+			return nil
 		}
+		return nil
+	})
+	if err != nil || len(ids) > 0 {
+		return ids, err
 	}
 	return nil, errNothing
 }

@@ -70,7 +70,7 @@ func (r *replaying) run(ctx context.Context, p *process) (int, error) {
 		}
 		c.After = int64(r.after)
 		if r.dry || p.asks && !r.yes {
-			n, err := count(ctx, s, c)
+			n, err := count(ctx, s, c, progressOf(p.stderr, s.name))
 			if err != nil {
 				return err
 			}
@@ -104,7 +104,7 @@ func (r *replaying) run(ctx context.Context, p *process) (int, error) {
 }
 
 // count counts the events that a replay selects.
-func count(ctx context.Context, s *operators, r *producer.Replay) (n int64, err error) {
+func count(ctx context.Context, s *operators, r *producer.Replay, report func(done, all int)) (n int64, err error) {
 	const scan, most = 10_000, 1000
 	after := r.After
 	for {
@@ -119,5 +119,6 @@ func count(ctx context.Context, s *operators, r *producer.Replay) (n int64, err 
 			}
 			return n, nil
 		}
+		report(int(n), 0)
 	}
 }

@@ -126,16 +126,18 @@ func (q *inspection) once(ctx context.Context, p *process, check *health.Check) 
 	err := q.each(ctx, true, func(s *operators) error {
 		if s.isInbox {
 			one, err := q.inbox(ctx, s, check)
-			if err == nil {
-				r.Inboxes, r.State = append(r.Inboxes, *one), health.Worst(r.State, one.State)
+			if err != nil {
+				return err
 			}
-			return err
+			r.Inboxes, r.State = append(r.Inboxes, *one), health.Worst(r.State, one.State)
+			return q.print(p, &r, func() error { return q.printInbox(p, one) })
 		}
 		one, err := q.outbox(ctx, s, check)
-		if err == nil {
-			r.Outboxes, r.State = append(r.Outboxes, *one), health.Worst(r.State, one.State)
+		if err != nil {
+			return err
 		}
-		return err
+		r.Outboxes, r.State = append(r.Outboxes, *one), health.Worst(r.State, one.State)
+		return q.print(p, &r, func() error { return q.printOutbox(p, one) })
 	})
 	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		err = context.Cause(ctx)
@@ -144,8 +146,8 @@ func (q *inspection) once(ctx context.Context, p *process, check *health.Check) 
 	if err != nil {
 		r.State, r.Errors = unknown, []string{err.Error()}
 	}
-	if len(r.Outboxes)+len(r.Inboxes) > 0 || q.json() {
-		err = errors.Join(q.print(p, &r), err)
+	if q.json() {
+		err = errors.Join(q.encode(p.stdout, &r), err)
 	}
 	switch {
 	case err != nil:
@@ -156,24 +158,15 @@ func (q *inspection) once(ctx context.Context, p *process, check *health.Check) 
 	return exitOK, nil
 }
 
-func (q *inspection) print(p *process, r *report) error {
+// print prints the last database of r as text, before the next one is read.
+func (q *inspection) print(p *process, r *report, one func() error) error {
 	if q.json() {
-		return q.encode(p.stdout, r)
+		return nil
 	}
-	var errs []error
-	for i := range r.Outboxes {
-		if i > 0 {
-			fmt.Fprintln(p.stdout)
-		}
-		errs = append(errs, q.printOutbox(p, &r.Outboxes[i]))
+	if len(r.Outboxes)+len(r.Inboxes) > 1 {
+		fmt.Fprintln(p.stdout)
 	}
-	for i := range r.Inboxes {
-		if i+len(r.Outboxes) > 0 {
-			fmt.Fprintln(p.stdout)
-		}
-		errs = append(errs, q.printInbox(p, &r.Inboxes[i]))
-	}
-	return errors.Join(errs...)
+	return one()
 }
 
 // outboxStatus is the state of an outbox in JSON.
@@ -244,7 +237,7 @@ func (q *inspection) outbox(ctx context.Context, s *operators, check *health.Che
 	if err := tables(ctx, s, &o.Report); err != nil {
 		return nil, err
 	}
-	o.Causes, err = causesIf(ctx, s, "", st.Dead)
+	o.Causes, err = causesIf(st.Dead, func() ([]cause, error) { return deadCauses(ctx, s, "", mostCauses) })
 	return o, err
 }
 
@@ -315,11 +308,11 @@ const (
 
 // causesIf reads the causes of dead events or messages if there are any. It returns nil if the role
 // may not read them.
-func causesIf(ctx context.Context, s *operators, consumer string, dead int64) ([]cause, error) {
+func causesIf(dead int64, read func() ([]cause, error)) ([]cause, error) {
 	if dead == 0 {
 		return nil, nil
 	}
-	list, err := deadCauses(ctx, s, consumer)
+	list, err := read()
 	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == "42501" {
 		return nil, nil
 	}
@@ -403,6 +396,7 @@ func (q *inspection) inbox(ctx context.Context, s *operators, check *health.Chec
 	if err := tables(ctx, s, &in.Report); err != nil {
 		return nil, err
 	}
+	causes := consumerCauses(ctx, s)
 	for i, c := range names {
 		st, err := s.states.InboxStats(ctx, c.ID)
 		if err == nil {
@@ -412,7 +406,7 @@ func (q *inspection) inbox(ctx context.Context, s *operators, check *health.Chec
 			return nil, fmt.Errorf("consumer %s: %w", c.Name, err)
 		}
 		one := statusOf(c.Name, check.Inbox(st), &st)
-		if one.Causes, err = causesIf(ctx, s, c.Name, st.Dead); err != nil {
+		if one.Causes, err = causesIf(st.Dead, func() ([]cause, error) { return causes(c.Name) }); err != nil {
 			return nil, fmt.Errorf("consumer %s: %w", c.Name, err)
 		}
 		in.Consumers[i], in.State = one, health.Worst(in.State, one.State)

@@ -207,12 +207,13 @@ const progressEvery = 2 * time.Second
 
 // progress returns a function that prints the progress of the audit now and then.
 func progress(w io.Writer) func(audit.Progress) {
-	last := time.Now()
+	next := time.Now().Add(firstProgress)
 	return func(p audit.Progress) {
-		if time.Since(last) < progressEvery {
+		now := time.Now()
+		if now.Before(next) {
 			return
 		}
-		last = time.Now()
+		next = now.Add(progressEvery)
 		fmt.Fprintf(w, "boxpair verify: %3.0f %%, %d events and %d claims read, %d looked up\n",
 			100*p.Done, p.Events, p.Claims, p.Candidates)
 	}

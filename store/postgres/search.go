@@ -246,10 +246,14 @@ func (s *Store) between(ctx context.Context, q *outbox.Query) (after int64, err 
 const searchPlans = `SELECT set_config('plan_cache_mode', 'force_custom_plan', true), set_config('enable_seqscan', 'off', true),
     set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true), set_config('jit', 'off', true)`
 
-// lookUp runs a search, outside any transaction; read gets the rows.
-func (s *Store) lookUp(ctx context.Context, t *template, read func(pgx.Rows) error, args ...any) error {
+// groupPlans precedes a count of groups. The planner takes each row for a group of its own, and would sort
+// them all on disk.
+const groupPlans = `SELECT set_config('plan_cache_mode', 'force_custom_plan', true), set_config('enable_sort', 'off', true), set_config('jit', 'off', true)`
+
+// lookUp runs a statement behind the settings of its plan, outside any transaction; read gets the rows.
+func (s *Store) lookUp(ctx context.Context, plans string, t *template, read func(pgx.Rows) error, args ...any) error {
 	b := &pgx.Batch{}
-	b.Queue(searchPlans)
+	b.Queue(plans)
 	b.Queue(s.sql[t], args...).Query(read)
 	return s.pool.SendBatch(ctx, b).Close()
 }
@@ -266,7 +270,7 @@ func (s *Store) search(ctx context.Context, t search, q *outbox.Query, of ...any
 	}
 	args := append([]any{q.Before, texts(q.States), q.Topic, q.Key, q.CorrelationID, q.Error,
 		sinceOf(q.Since), untilOf(q.Until), idValue(q.From), idValue(to), q.Limit + 1}, of...)
-	err = s.lookUp(ctx, tmpl, func(rows pgx.Rows) error {
+	err = s.lookUp(ctx, searchPlans, tmpl, func(rows pgx.Rows) error {
 		for rows.Next() {
 			e, low, err := scanFound(rows, q.Content)
 			if err != nil {
@@ -311,26 +315,39 @@ func orDefault(n, otherwise int) int {
 	return n
 }
 
+// causeTopic is the topic of a parked event p. The log is asked only for events that an earlier version
+// has parked.
+const causeTopic = `coalesce(p.topic, (SELECT e.topic FROM {{outbox_events}} e WHERE e.id = p.id), '')`
+
+// searchCauses is selected, without a look at the log for each event.
 var searchCauses = statement(`
 SELECT c.state, c.topic, c.error, c.n, c.first, c.last, coalesce(e.dispatch_id, '00000000-0000-0000-0000-000000000000')
 FROM (
-    SELECT p.state, coalesce(e.topic, '') AS topic, coalesce(p.last_error, '') AS error, count(*) AS n,
+    SELECT p.state, ` + causeTopic + ` AS topic, coalesce(p.last_error, '') AS error, count(*) AS n,
         min(p.parked_at) AS first, max(p.parked_at) AS last, max(p.id) AS id
-    FROM {{outbox_parked}} p LEFT JOIN {{outbox_events}} e ON e.id = p.id
-    WHERE ` + selected + `
-    GROUP BY 1, 2, 3 ORDER BY n DESC, id DESC LIMIT $6
-) c LEFT JOIN {{outbox_events}} e ON e.id = c.id
+    FROM {{outbox_parked}} p
+    WHERE (cardinality($1::uuid[]) = 0 OR p.id IN (SELECT e.id FROM {{outbox_events}} e WHERE e.dispatch_id = ANY ($1::uuid[])))
+      AND p.state = ANY ($2::text[])
+      AND ($3 = '' OR ` + causeTopic + ` = $3)
+      AND ($4 = '' OR p.key = $4)
+      AND ($6 = '' OR strpos(coalesce(p.last_error, ''), $6) > 0)
+      AND p.parked_at >= $7 AND p.parked_at < $8
+    GROUP BY 1, 2, 3 ORDER BY n DESC, id DESC LIMIT $5
+) c LEFT JOIN LATERAL (SELECT e.dispatch_id FROM {{outbox_events}} e WHERE e.id = c.id OFFSET 0) e ON true
 ORDER BY c.n DESC, c.id DESC`)
 
 // Causes implements [outbox.Searcher].
-func (s *Store) Causes(ctx context.Context, f outbox.Filter) ([]outbox.Cause, error) {
-	f.After = 0
+func (s *Store) Causes(ctx context.Context, f outbox.Filter) (list []outbox.Cause, err error) {
 	states := chosen(f, outbox.Retrying, outbox.Following, outbox.Dead, outbox.Discarded, outbox.Cancelled)
-	list, err := readRows(ctx, s, searchCauses, filterArgs(f, states), func(row pgx.CollectableRow) (c outbox.Cause, err error) {
-		err = row.Scan((*string)(&c.State), &c.Topic, &c.Error, &c.Count, &c.First, &c.Last, (*[16]byte)(&c.Example))
-		c.First, c.Last = c.First.UTC(), c.Last.UTC()
-		return c, err
-	})
+	args := slices.Delete(filterArgs(f, states), 4, 5) // all places
+	err = s.lookUp(ctx, groupPlans, searchCauses, func(rows pgx.Rows) error {
+		list, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (c outbox.Cause, err error) {
+			err = row.Scan((*string)(&c.State), &c.Topic, &c.Error, &c.Count, &c.First, &c.Last, (*[16]byte)(&c.Example))
+			c.First, c.Last = c.First.UTC(), c.Last.UTC()
+			return c, err
+		})
+		return err
+	}, args...)
 	if err != nil {
 		return nil, failed("count causes", err)
 	}

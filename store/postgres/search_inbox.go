@@ -163,7 +163,7 @@ func (s *Store) searchMessages(ctx context.Context, t search, q *inbox.Query, ap
 	if to == uuid.Nil {
 		to = uuid.Max
 	}
-	err = s.lookUp(ctx, tmpl, func(rows pgx.Rows) error {
+	err = s.lookUp(ctx, searchPlans, tmpl, func(rows pgx.Rows) error {
 		for rows.Next() {
 			m, err := scanFoundMessage(rows, &r.More)
 			if err != nil {
