@@ -145,6 +145,7 @@ func runOperate(ctx context.Context, args []string) (err error) {
 	flags.BoolVar(&cfg.Keep, "keep", false, "keep the database for the next run with as many events; DATABASE_URL names its server")
 	flags.IntVar(&cfg.Runs, "runs", 5, "how often each command and page is timed")
 	flags.StringVar(&cfg.Only, "only", "", "only the commands and pages that contain this text")
+	flags.BoolVar(&cfg.Redrive, "redrive", false, "then redrive all dead events beside live traffic")
 	rest, err := parse(flags, args)
 	if err != nil {
 		return err

@@ -106,15 +106,15 @@ deferred list out
 deferred move out --all --at 2100-01-01T00:00:00Z --dry-run -m test
 deferred cancel out --all --dry-run -m test
 effects list in
-effects show in EFFECT
-effects redrive in --all --dry-run -m test
+effects show in --id EFFECT
+effects redrive in --id EFFECT --dry-run -m test
 replay out --topic order.paid --dry-run
 replay out --all --dry-run
 verify both --consumer stock/count=order.# --from 1h
 verify both --consumer stock/count=order.#
 doctor both
 janitor out --once --retention 720h
-migrate status out
+migrate status database
 relay out --amqp amqp://127.0.0.1:1
 ui both --listen 127.0.0.1:0`
 
@@ -151,7 +151,7 @@ func look(ctx context.Context, pool *pgxpool.Pool, address string, cfg Config) (
 		}
 	}
 	base := none.median()
-	databases := strings.NewReplacer(" out", " --outbox "+address, " in", " --inbox "+address, " both", " --outbox "+address+" --inbox "+address)
+	databases := strings.NewReplacer(" out", " --outbox "+address, " in", " --inbox "+address, " database", " --database "+address, " both", " --outbox "+address+" --inbox "+address)
 	for _, line := range r.commands() {
 		if !strings.Contains(line, cfg.Only) {
 			continue
@@ -166,14 +166,14 @@ func look(ctx context.Context, pool *pgxpool.Pool, address string, cfg Config) (
 		for i := range t.times {
 			t.times[i] = max(0, t.times[i]-base)
 		}
-		say("%v\t%s", t.median().Round(time.Millisecond/10), line)
+		say("%v\t%s", round(t.median()), line)
 		all = append(all, t)
 	}
 	pages, err := serve(ctx, program, address, r.pages(pool.Config().ConnConfig.Database), cfg)
 	if err != nil {
 		return err
 	}
-	fmt.Printf("%d events; a command that does nothing takes %v (median)\n", cfg.Events, base.Round(time.Millisecond/10))
+	fmt.Printf("%d events; a command that does nothing takes %v (median)\n", cfg.Events, round(base))
 	return report(append(all, pages...))
 }
 
@@ -212,7 +212,7 @@ func (t *timing) add(ctx context.Context, program string, args ...string) error 
 	first := make([]byte, 400)
 	n, err := r.Read(first)
 	t.times = append(t.times, time.Since(begun))
-	if err == nil && strings.HasPrefix(string(first[:n]), "boxpair: ") {
+	if err == nil && strings.Contains(string(first[:n]), "--help") {
 		err = errors.New(string(first[:n]))
 	}
 	if ctx.Err() != nil {
@@ -257,7 +257,7 @@ func serve(ctx context.Context, program, address string, pages []string, cfg Con
 				t.times = append(t.times, took)
 			}
 		}
-		say("%v\t%s", t.median().Round(time.Millisecond/10), t.name)
+		say("%v\t%s", round(t.median()), t.name)
 		all = append(all, t)
 	}
 	return all, nil
@@ -293,7 +293,7 @@ func report(all []timing) error {
 			mark = " !"
 			slow = append(slow, t.name)
 		}
-		fmt.Fprintf(table, "%v\t%v\t%s%s\n", t.median().Round(time.Millisecond/10), slices.Max(t.times).Round(time.Millisecond/10), t.name, mark)
+		fmt.Fprintf(table, "%v\t%v\t%s%s\n", round(t.median()), round(slices.Max(t.times)), t.name, mark)
 	}
 	if err := table.Flush(); err != nil {
 		return err

@@ -25,6 +25,8 @@ type Config struct {
 	Runs int
 	// Only selects the commands and pages that contain it.
 	Only string
+	// Redrive redrives all dead events beside live traffic, in the end.
+	Redrive bool
 }
 
 // database makes and fills a database, or takes that of an earlier run.
@@ -96,5 +98,8 @@ func Run(ctx context.Context, server string, cfg Config) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, drop()) }()
-	return look(ctx, pool, address, cfg)
+	if err := look(ctx, pool, address, cfg); err != nil || !cfg.Redrive {
+		return err
+	}
+	return redrive(ctx, address)
 }

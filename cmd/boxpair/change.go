@@ -77,7 +77,7 @@ func progressOf(out io.Writer, name string) func(done, all int) {
 	next := time.Now().Add(firstProgress)
 	return func(done, all int) {
 		now := time.Now()
-		if now.Before(next) {
+		if now.Before(next) || done == all {
 			return
 		}
 		next = now.Add(progressEvery)
