@@ -49,7 +49,7 @@ GRANT SELECT ON SEQUENCE "boxpair"."outbox_events_id_seq" TO "boxpair_relay";
 GRANT SELECT, INSERT (shard, id), DELETE ON "boxpair"."outbox_queue" TO "boxpair_relay";
 -- UPDATE is what it takes to lock a row.
 GRANT SELECT, UPDATE (due_at), DELETE ON "boxpair"."outbox_deferred" TO "boxpair_relay";
-GRANT SELECT, DELETE, INSERT (shard, id, key, state, attempts, next_attempt_at, last_error),
+GRANT SELECT, DELETE, INSERT (shard, id, topic, key, state, attempts, next_attempt_at, last_error),
       UPDATE (state, attempts, parked_at, next_attempt_at, last_error, reason)
     ON "boxpair"."outbox_parked" TO "boxpair_relay";
 GRANT INSERT (event_id, outcome, error, relay) ON "boxpair"."outbox_attempts" TO "boxpair_relay";

@@ -122,8 +122,8 @@ func (s *Store) Undefer(ctx context.Context, relay string, leases []outbox.Lease
 // the same events do not wait for each other.
 const chosenDeferred = `
 WITH chosen AS MATERIALIZED (
-    SELECT d.id, d.shard, e.topic, d.key, e.dispatch_id
-    FROM (SELECT id, topic, dispatch_id FROM {{outbox_events}} WHERE dispatch_id = ANY ($1::uuid[]) OFFSET 0) e
+    SELECT d.id, d.shard, d.key, e.dispatch_id
+    FROM (SELECT id, dispatch_id FROM {{outbox_events}} WHERE dispatch_id = ANY ($1::uuid[]) OFFSET 0) e
     JOIN {{outbox_deferred}} d ON d.id = e.id
     ORDER BY d.id
     FOR UPDATE OF d
@@ -133,10 +133,10 @@ WITH chosen AS MATERIALIZED (
 // one statement of the two finds the row.
 var cancel = statement(chosenDeferred + `, gone AS (
     DELETE FROM {{outbox_deferred}} d USING chosen c WHERE d.id = c.id
-    RETURNING c.id, c.shard, c.topic, c.key, c.dispatch_id
+    RETURNING c.id, c.shard, c.key, c.dispatch_id
 ), kept AS (
-    INSERT INTO {{outbox_parked}} (id, shard, topic, key, state, reason, discarded_at)
-    SELECT id, shard, topic, key, 'cancelled', $2, clock_timestamp() FROM gone
+    INSERT INTO {{outbox_parked}} (id, shard, key, state, reason, discarded_at)
+    SELECT id, shard, key, 'cancelled', $2, clock_timestamp() FROM gone
 ), noted AS (
     INSERT INTO {{outbox_attempts}} (event_id, outcome, error) SELECT id, 'cancelled', $2 FROM gone ORDER BY id
 )

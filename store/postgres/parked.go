@@ -34,7 +34,7 @@ var park = statement(fence + `, failed AS MATERIALIZED (
         CASE WHEN NOT x.dead THEN clock_timestamp() + x.retry_in * interval '1 us' END, x.error
     FROM taken t JOIN failed x ON x.id = t.id
     LEFT JOIN LATERAL (SELECT e.topic, e.key FROM {{outbox_events}} e WHERE e.id = t.id OFFSET 0) e ON true
-    ON CONFLICT (id) DO UPDATE SET topic = excluded.topic, state = excluded.state, attempts = excluded.attempts, parked_at = excluded.parked_at,
+    ON CONFLICT (id) DO UPDATE SET state = excluded.state, attempts = excluded.attempts, parked_at = excluded.parked_at,
         next_attempt_at = excluded.next_attempt_at, last_error = excluded.last_error, reason = NULL
 ), noted AS (
     INSERT INTO {{outbox_attempts}} (event_id, outcome, error, relay)
@@ -66,7 +66,7 @@ var follow = statement(fence + `, taken AS (
     INSERT INTO {{outbox_parked}} (shard, id, topic, key, state)
     SELECT t.shard, t.id, e.topic, coalesce(e.key, ''), 'following'
     FROM taken t LEFT JOIN LATERAL (SELECT e.topic, e.key FROM {{outbox_events}} e WHERE e.id = t.id OFFSET 0) e ON true
-    ON CONFLICT (id) DO UPDATE SET topic = excluded.topic, state = excluded.state, attempts = 0, parked_at = excluded.parked_at,
+    ON CONFLICT (id) DO UPDATE SET state = excluded.state, attempts = 0, parked_at = excluded.parked_at,
         next_attempt_at = NULL, last_error = NULL, reason = NULL
 )
 SELECT NOT EXISTS (SELECT FROM fence)`)

@@ -315,8 +315,8 @@ func orDefault(n, otherwise int) int {
 	return n
 }
 
-// causeTopic is the topic of a parked event p. The log is asked only for events that an earlier version
-// has parked.
+// causeTopic is the topic of a parked event p. The log is asked only for events that were cancelled, or
+// that an earlier version has parked.
 const causeTopic = `coalesce(p.topic, (SELECT e.topic FROM {{outbox_events}} e WHERE e.id = p.id), '')`
 
 // searchCauses is selected, without a look at the log for each event.
