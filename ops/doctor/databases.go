@@ -61,6 +61,7 @@ type consumer struct {
 	id             int
 	name           string
 	window, silent time.Duration
+	horizon        time.Duration // for how long its latest messages may be sent again
 }
 
 // databases does the checks of all databases.
@@ -315,28 +316,38 @@ func (r *run) consumer(ctx context.Context, t *tables, c *consumer) {
 		r.add(Effects, Stalls, subject, fmt.Sprintf("%d effects wait for an operator: %d uncertain, %d dead", e.Uncertain+e.Dead, e.Uncertain, e.Dead),
 			"boxpair effects list --inbox URL --consumer "+shell(c.name))
 	}
-	if st.Horizon > c.window {
-		r.add(Window, Loses, subject, fmt.Sprintf("its window is %v, and messages said that they may be sent again for %v: late copies are set aside as too old", c.window, st.Horizon),
-			fmt.Sprintf("set consumer.Config.Window to more than %v, or ResendFor of the producers to less", st.Horizon))
-	}
+	c.horizon = st.Horizon
 }
 
-// windows compares the window of each consumer with the events of each outbox.
+// windows compares the window of each consumer with what its messages announce, and with the events
+// of each outbox. A window is one finding, however many announcements are longer.
 func (r *run) windows(all []*tables) {
 	for _, in := range all {
 		for i := range in.consumers {
-			c := &in.consumers[i]
-			for _, out := range all {
-				for _, h := range out.horizons {
-					if h.resend <= c.window {
-						continue
-					}
-					r.add(Window, Loses, in.Name+": consumer "+c.name,
-						fmt.Sprintf("its window is %v, and events of producer %q in %s may be sent again for %v: late copies are set aside as too old", c.window, h.producer, out.Name, h.resend),
-						fmt.Sprintf("set consumer.Config.Window to more than %v, or ResendFor of the producer to less, if the consumer gets its events", h.resend))
-				}
+			r.window(in, &in.consumers[i], all)
+		}
+	}
+}
+
+func (r *run) window(in *tables, c *consumer, all []*tables) {
+	var longer []string
+	longest, sure := c.window, ""
+	if c.horizon > c.window {
+		longer, longest = append(longer, fmt.Sprintf("its messages may be sent again for %v", c.horizon)), c.horizon
+	} else {
+		sure = ", if the consumer gets its events"
+	}
+	for _, out := range all {
+		for _, h := range out.horizons {
+			if h.resend > c.window {
+				longer, longest = append(longer, fmt.Sprintf("events of producer %q in %s for %v", h.producer, out.Name, h.resend)), max(longest, h.resend)
 			}
 		}
+	}
+	if len(longer) > 0 {
+		r.add(Window, Loses, in.Name+": consumer "+c.name,
+			fmt.Sprintf("its window is %v, and copies may come later and are set aside as too old: %s", c.window, strings.Join(longer, ", ")),
+			fmt.Sprintf("set consumer.Config.Window to more than %v, or ResendFor of the producers to less%s", longest, sure))
 	}
 }
 

@@ -206,3 +206,13 @@ func as(t *testing.T, address, user, password string) string {
 	u.User = url.UserPassword(user, password)
 	return u.String()
 }
+
+// count returns how many findings are of a check.
+func count(found []doctor.Finding, check doctor.Check) (n int) {
+	for _, f := range found {
+		if f.Check == check {
+			n++
+		}
+	}
+	return n
+}

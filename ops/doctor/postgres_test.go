@@ -2,10 +2,14 @@ package doctor_test
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/boxpair/boxpair/internal/testenv"
 	"github.com/boxpair/boxpair/migrations"
@@ -50,6 +54,50 @@ func TestTransactionsWithoutAnEndAreFound(t *testing.T) {
 	found := r.examine()
 	want(t, found, doctor.OldTransaction, doctor.Stalls, "idle in transaction", "SELECT pg_terminate_backend(")
 	want(t, found, doctor.PreparedTransaction, doctor.Stalls, "ROLLBACK PREPARED "+quoted)
+}
+
+// A session that waits is no finding: the one that keeps it waiting is, also if it began later.
+func TestSessionsThatWaitAreCountedAtTheirBlocker(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.exec(`CREATE TABLE counted (id int)`)
+	begin := func() (tx pgx.Tx, pid int) {
+		tx, err := r.pool.Begin(t.Context())
+		if err == nil {
+			err = tx.QueryRow(t.Context(), `SELECT pg_backend_pid()`).Scan(&pid)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		return tx, pid
+	}
+	waiter, waits := begin()
+	next, follows := begin()
+	blocker, blocks := begin()
+	if _, err := blocker.Exec(t.Context(), `LOCK TABLE counted IN ACCESS SHARE MODE`); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 2)
+	for _, tx := range []pgx.Tx{waiter, next} {
+		go func() {
+			_, err := tx.Exec(t.Context(), `LOCK TABLE counted IN ACCESS EXCLUSIVE MODE`)
+			ended <- errors.Join(err, tx.Rollback(t.Context()))
+		}()
+	}
+	r.cfg.TransactionAge = time.Microsecond
+	await(t, r.cfg, doctor.OldTransaction, doctor.Stalls, fmt.Sprintf("pid %d", blocks), "2 sessions wait for it", fmt.Sprintf("pg_terminate_backend(%d)", blocks))
+	found := r.examine()
+	for _, pid := range []int{waits, follows} {
+		if slices.ContainsFunc(found, func(f doctor.Finding) bool { return strings.Contains(f.Problem, fmt.Sprintf("pid %d", pid)) }) {
+			t.Errorf("the waiting session %d is a finding:\n%v", pid, found)
+		}
+	}
+	if err := blocker.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(<-ended, <-ended); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func TestWhatARoleMayNotSeeIsNotChecked(t *testing.T) {

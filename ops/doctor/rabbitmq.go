@@ -151,7 +151,7 @@ func (r *run) featureFlags(ctx context.Context, b *broker) {
 		}
 	}
 	if len(off) > 0 {
-		r.add(FeatureFlags, Stalls, "RabbitMQ", "feature flags are disabled: "+strings.Join(off, ", ")+"; a later version that requires them will not start", "rabbitmqctl enable_feature_flag all")
+		r.add(FeatureFlags, Advice, "RabbitMQ", "feature flags are disabled: "+strings.Join(off, ", ")+"; a later version that requires them will not start", "rabbitmqctl enable_feature_flag all")
 	}
 }
 

@@ -187,7 +187,7 @@ func TestOnABrokerOfItsOwn(t *testing.T) {
 	t.Run("feature flags", func(t *testing.T) {
 		v := newVirtual(t, node)
 		if old(t, node) { // later versions require the flag
-			want(t, examine(t, v.cfg), doctor.FeatureFlags, doctor.Stalls, "drop_unroutable_metric", "rabbitmqctl enable_feature_flag all")
+			want(t, examine(t, v.cfg), doctor.FeatureFlags, doctor.Advice, "drop_unroutable_metric", "rabbitmqctl enable_feature_flag all")
 		}
 		ctl.Ctl(t, "enable_feature_flag", "all")
 		none(t, examine(t, v.cfg), doctor.FeatureFlags)
@@ -384,7 +384,7 @@ func TestAnswersOfRabbitMQ4(t *testing.T) {
 	cfg := doctor.Config{Management: amqp.Management{URL: strings.Replace(server.URL, "://", "://monitor:secret@", 1)}}
 	found := examine(t, cfg)
 	want(t, found, doctor.DeliveryLimit, doctor.Loses, "after 20 deliveries, by default")
-	want(t, found, doctor.FeatureFlags, doctor.Stalls, "feature flags are disabled: rabbitmq_4.1.0;")
+	want(t, found, doctor.FeatureFlags, doctor.Advice, "feature flags are disabled: rabbitmq_4.1.0;")
 	want(t, found, doctor.Alarms, doctor.Loses, "cut off from rabbit@b")
 	want(t, found, doctor.Alarms, doctor.Stalls, "node rabbit@b", "does not run")
 	server.Close()

@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,10 +15,14 @@ type session struct {
 	pid                      int
 	role, application, state string
 	age                      time.Duration
+	blockers                 []int // the pids of the sessions for whose locks it waits
+	waiting                  int   // how many sessions wait for its end, also behind one another
+	oldest                   time.Duration
 }
 
 // sessions looks for transactions that keep vacuum from removing rows, and relays from passing by:
-// a relay reads again where an open transaction may still commit events.
+// a relay reads again where an open transaction may still commit events. A session that waits for
+// another's locks is counted at the session that keeps it waiting, and is no finding of its own.
 func (r *run) sessions(ctx context.Context, t *tables) {
 	const hidden = `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND usesysid IS NOT NULL
 		AND NOT pg_has_role(current_user, usesysid, 'USAGE') AND NOT pg_has_role(current_user, 'pg_read_all_stats', 'USAGE')`
@@ -30,21 +35,67 @@ func (r *run) sessions(ctx context.Context, t *tables) {
 		r.add(OldTransaction, NotChecked, t.Name, fmt.Sprintf("the role does not see the transactions of %d sessions", unseen), "GRANT pg_read_all_stats TO the role of the monitor")
 	}
 	list, err := query(ctx, t, func(row scanner, s *session) error {
-		var age int64
-		err := row.Scan(&s.pid, &s.role, &s.application, &s.state, &age)
-		s.age = time.Duration(age) * time.Second
+		var micros int64
+		err := row.Scan(&s.pid, &s.role, &s.application, &s.state, &micros, &s.blockers)
+		s.age = time.Duration(micros) * time.Microsecond
 		return err
-	}, `SELECT pid, coalesce(usename, ''), application_name, coalesce(state, ''), extract(epoch FROM clock_timestamp() - xact_start)::bigint
+	}, `SELECT pid, coalesce(usename, ''), application_name, coalesce(state, ''), (extract(epoch FROM clock_timestamp() - xact_start) * 1000000)::bigint,
+			CASE WHEN wait_event_type = 'Lock' THEN pg_blocking_pids(pid) ELSE '{}' END
 		FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()
-			AND xact_start < clock_timestamp() - $1::bigint * interval '1 microsecond' ORDER BY xact_start`, r.cfg.TransactionAge.Microseconds())
+			AND xact_start IS NOT NULL ORDER BY xact_start`)
 	if err != nil {
 		r.failed(OldTransaction, t.Name, err)
 	}
-	for i := range list {
-		s := &list[i]
-		r.add(OldTransaction, Stalls, t.Name, fmt.Sprintf("a transaction of role %s (%s, %s, pid %d) is open for %v: vacuum removes no delivered row, and what the transaction locks waits", s.role, s.application, s.state, s.pid, s.age),
+	for _, s := range holders(list) {
+		if s.oldest <= r.cfg.TransactionAge {
+			continue
+		}
+		waits := "what the transaction locks waits"
+		switch {
+		case s.waiting == 1:
+			waits = "1 session waits for it"
+		case s.waiting > 1:
+			waits = fmt.Sprintf("%d sessions wait for it", s.waiting)
+		}
+		r.add(OldTransaction, Stalls, t.Name, fmt.Sprintf("a transaction of role %s (%s, %s, pid %d) is open for %v: vacuum removes no delivered row, and %s",
+			s.role, s.application, s.state, s.pid, s.age.Round(time.Second), waits),
 			fmt.Sprintf("SELECT pg_terminate_backend(%d); -- and ALTER ROLE %s SET idle_in_transaction_session_timeout = '1min'", s.pid, pgx.Identifier{s.role}.Sanitize()))
 	}
+}
+
+// holders returns the sessions that wait for no other session of the list, with the number of those
+// that wait for them, and the age of the oldest among them all.
+func holders(list []session) []*session {
+	at := make(map[int]*session, len(list))
+	for i := range list {
+		at[list[i].pid] = &list[i]
+	}
+	blocked := func(s *session) bool {
+		return slices.ContainsFunc(s.blockers, func(pid int) bool { return at[pid] != nil && at[pid] != s })
+	}
+	var roots []*session
+	for i := range list {
+		s := &list[i]
+		if s.oldest = max(s.oldest, s.age); !blocked(s) {
+			roots = append(roots, s)
+			continue
+		}
+		seen := map[*session]bool{s: true}
+		for ahead := []*session{s}; len(ahead) > 0; ahead = ahead[1:] {
+			for _, pid := range ahead[0].blockers {
+				b := at[pid]
+				if b == nil || seen[b] {
+					continue
+				}
+				seen[b], ahead = true, append(ahead, b)
+				if !blocked(b) {
+					b.waiting++
+					b.oldest = max(b.oldest, s.age)
+				}
+			}
+		}
+	}
+	return roots
 }
 
 // prepared looks for prepared transactions without an end.
