@@ -153,7 +153,9 @@ func (e *examination) print(p *process, found []doctor.Finding) (int, error) {
 		if e.colored(p) {
 			severity = paint(severity)
 		}
-		fmt.Fprintf(p.stdout, "%s: %s: %s\n    %s\n", severity, plain(f.Subject), plain(f.Problem), plain(f.Remedy))
+		const indent = "    "
+		e.wrap(p, p.stdout, severity+": ", indent, plain(f.Subject)+": "+plain(f.Problem))
+		e.remedy(p, p.stdout, indent, plain(f.Remedy))
 	}
 	if len(found) == 0 {
 		fmt.Fprintln(p.stdout, "nothing was found")

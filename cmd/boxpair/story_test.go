@@ -97,7 +97,7 @@ func (s *story) stock() (stop func()) {
 	}
 }
 
-// typed runs a command of the page, and returns its output as a terminal shows it.
+// typed runs a command of the page, and returns its output as a terminal shows it, with whole lines.
 func (s *story) typed(command string) string {
 	s.t.Helper()
 	for name, value := range s.variable {
@@ -108,7 +108,7 @@ func (s *story) typed(command string) string {
 	if status != exitOK {
 		errs += fmt.Sprintf("[exit status %d]\n", status)
 	}
-	return out + errs
+	return strings.ReplaceAll(out+errs, "\n              ", " ")
 }
 
 // shows waits until a command prints what the page says.

@@ -145,7 +145,8 @@ func (b *branching) print(p *process, out io.Writer, n *lineage.Node, indent str
 	if e.Why != string(e.State) {
 		why = ": " + plain(e.Why)
 	}
-	fmt.Fprintf(out, "%s%s  %s%s  %s%s\n", indent, b.id(e.ID), plain(e.Topic), plain(keyed(e.Key)), painted(string(e.State)), why)
+	line := func(format string, args ...any) { b.wrap(p, out, indent, indent+"    ", fmt.Sprintf(format, args...)) }
+	line("%s  %s%s  %s%s", b.id(e.ID), plain(e.Topic), plain(keyed(e.Key)), painted(string(e.State)), why)
 	indent += "  "
 	for i := range n.Messages {
 		m := &n.Messages[i]
@@ -153,7 +154,7 @@ func (b *branching) print(p *process, out io.Writer, n *lineage.Node, indent str
 		if m.Why != string(m.State) {
 			why = ": " + plain(m.Why)
 		}
-		fmt.Fprintf(out, "%s%s  %s%s\n", indent, plain(m.Consumer), painted(string(m.State)), why)
+		line("%s  %s%s", plain(m.Consumer), painted(string(m.State)), why)
 		for _, child := range n.Children {
 			if child.Consumer == m.Consumer {
 				b.print(p, out, child, indent+"  ")
@@ -161,10 +162,10 @@ func (b *branching) print(p *process, out io.Writer, n *lineage.Node, indent str
 		}
 	}
 	for _, name := range n.Missing {
-		fmt.Fprintf(out, "%s%s  has not got it\n", indent, plain(name))
+		line("%s  has not got it", plain(name))
 	}
 	if n.Cut {
-		fmt.Fprintf(out, "%s…\n", indent)
+		line("…")
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"strings"
 	"time"
 )
@@ -104,7 +103,7 @@ are shown with --payload only.
 
 // print prints one JSON object with the sights under a name, or each of them with an empty line between
 // two.
-func (x *explainer) print(p *process, name string, all []sight, one func(out io.Writer, one *sight)) error {
+func (x *explainer) print(p *process, name string, all []sight, one func(p *process, one *sight)) error {
 	if x.json() {
 		return x.encode(p.stdout, map[string][]sight{name: all})
 	}
@@ -112,16 +111,17 @@ func (x *explainer) print(p *process, name string, all []sight, one func(out io.
 		if i > 0 {
 			fmt.Fprintln(p.stdout)
 		}
-		one(p.stdout, &all[i])
+		one(p, &all[i])
 	}
 	return nil
 }
 
 // explain prints one event in sentences.
-func (x *explainer) explain(out io.Writer, one *sight) {
+func (x *explainer) explain(p *process, one *sight) {
+	out := p.stdout
 	fmt.Fprintf(out, "%s\n", one.ID)
 	say := func(about, format string, args ...any) {
-		fmt.Fprintf(out, "  %-11s %s\n", about, plain(fmt.Sprintf(format, args...)))
+		x.wrap(p, out, fmt.Sprintf("  %-11s ", about), fmt.Sprintf("  %-11s ", ""), plain(fmt.Sprintf(format, args...)))
 	}
 	for i := range one.Events {
 		e := &one.Events[i]
@@ -158,7 +158,7 @@ func (x *explainer) explain(out io.Writer, one *sight) {
 	if len(one.Heal) > 0 {
 		fmt.Fprintln(out, "  heal")
 		for _, command := range one.Heal {
-			fmt.Fprintf(out, "    %s\n", command)
+			x.commented(p, out, "    ", command)
 		}
 	}
 }
@@ -200,10 +200,11 @@ func writer(e *seenEvent) string {
 }
 
 // facts prints one event as a list of names and values.
-func (x *explainer) facts(out io.Writer, one *sight) {
+func (x *explainer) facts(p *process, one *sight) {
+	out := p.stdout
 	line := func(name string, value any) {
 		if text := plain(fmt.Sprint(value)); text != "" && text != "0" && text != "-" {
-			fmt.Fprintf(out, "  %-15s %s\n", name, text)
+			x.wrap(p, out, fmt.Sprintf("  %-15s ", name), fmt.Sprintf("  %-15s ", ""), text)
 		}
 	}
 	at := func(t *time.Time) string {
