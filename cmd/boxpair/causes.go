@@ -61,6 +61,7 @@ func (l *letters) listCauses(ctx context.Context, p *process) error {
 		return l.encode(p.stdout, map[string][]cause{"causes": all})
 	}
 	if len(all) == 0 {
+		defer l.misspelt(ctx, p.stderr, l.filter.Topic, l.filter.Consumer)
 		return l.print(p, nil)
 	}
 	g := l.grid(p, column{head: "count", number: true}, column{head: "state"}, column{head: "since"}, column{head: "last"}, column{head: "topic", flexible: true},

@@ -56,6 +56,11 @@ func (c *change) confirm(p *process, question string, n int) error {
 	if !p.asks || c.yes || n < 2 {
 		return nil
 	}
+	return agreed(p, question)
+}
+
+// agreed asks the operator on a terminal, and returns errDeclined unless the answer is yes.
+func agreed(p *process, question string) error {
 	fmt.Fprintf(p.stderr, "%s [y/N] ", plain(question))
 	answer, err := bufio.NewReader(p.stdin).ReadString('\n')
 	if err != nil && !errors.Is(err, io.EOF) {

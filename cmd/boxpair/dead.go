@@ -123,6 +123,9 @@ func listLetters(ctx context.Context, l *letters, p *process) (int, error) {
 	if err != nil {
 		return exitFailed, err
 	}
+	if len(all) == 0 && !l.json() {
+		defer l.misspelt(ctx, p.stderr, l.filter.Topic, l.filter.Consumer)
+	}
 	return exitOK, l.print(p, all)
 }
 
@@ -214,6 +217,9 @@ func (l *letters) alter(ctx context.Context, p *process, do, done string, batch 
 		changed = append(changed, ids...)
 		return err
 	})
+	if len(changed) == 0 && err == nil {
+		l.misspelt(ctx, p.stderr, l.filter.Topic, l.filter.Consumer)
+	}
 	if l.several() && selected == 0 && !l.dry && err == nil {
 		fmt.Fprintf(p.stderr, "nothing of the given databases is selected; nothing was %s\n", done)
 	}

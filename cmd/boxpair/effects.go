@@ -120,6 +120,7 @@ func selectEffects(e *entries, s *settings) {
 		}
 		return nil
 	})
+	s.list[len(s.list)-1].values = []string{"pending", "doing", "answered", "uncertain", "dead", "done", "discarded"}
 	s.text(&f.Consumer, "consumer", "NAME", "only effects of this consumer, such as payments/charge.")
 	s.add("since", envOf("since"), "TIME", "only effects prepared since this time: 2026-01-31T12:00:00Z, or an age such as 24h.", false, moment(&f.Since))
 	s.add("until", envOf("until"), "TIME", "only effects prepared before this time.", false, moment(&f.Until))

@@ -18,7 +18,7 @@ var events = command{
 	summary: "list events in any state, the latest first, or follow them",
 	details: `Lists the latest events of outboxes in any state, or those that flags select. A search looks at
 --scan events at most, and says where it stopped; --before continues it. --follow prints new events
-as they are written, until interrupted.
+as they are written, until interrupted. What is no dispatch ID is taken as a key.
 
     boxpair events --outbox postgres://monitor@orders/shop --state pending,retrying
     boxpair events --outbox postgres://monitor@orders/shop --topic order.placed --follow`,
@@ -57,7 +57,24 @@ func (v *viewing) define(s *settings) {
 	s.count(&q.Scan, "scan", "how many events a search without IDs and states looks at. Defaults to 20000.")
 	s.on(&v.follow, "follow", "print new events as they are written.")
 	v.display.define(s)
-	s.idsAfterFlags("[ID…]", &v.ids)
+	s.operands = "[ID…|KEY]"
+	s.operandsFrom = v.setOperands
+}
+
+// setOperands takes dispatch IDs, or one key.
+func (v *viewing) setOperands(args []string) error {
+	set := rangesTo(&v.ids)
+	if len(args) == 1 && v.query.Key == "" && set(args[0]) != nil {
+		v.query.Key = args[0]
+		return nil
+	}
+	v.ids = nil
+	for _, text := range args {
+		if err := set(text); err != nil {
+			return fmt.Errorf("%s: %w, or one key alone", plain(text), err)
+		}
+	}
+	return nil
 }
 
 // states are the states of events.
@@ -98,7 +115,11 @@ func (v *viewing) run(ctx context.Context, p *process) (int, error) {
 	err := v.each(ctx, true, func(s *operators) error {
 		q := v.query
 		var err error
-		if q.IDs, err = s.resolve(ctx, v.ids); err != nil {
+		q.IDs, err = s.resolve(ctx, v.ids)
+		if errors.Is(err, errNotHere) && len(v.ids) == 1 && q.Key == "" { // a key of digits
+			q.Key, err = v.ids[0].text, nil
+		}
+		if err != nil {
 			return err
 		}
 		found, err := s.events.Search(ctx, q)
@@ -113,7 +134,11 @@ func (v *viewing) run(ctx context.Context, p *process) (int, error) {
 		}
 		return nil
 	})
-	return exitOK, errors.Join(v.print(p, all, ids), err)
+	err = errors.Join(v.print(p, all, ids), err)
+	if len(all) == 0 && err == nil && !v.json() {
+		v.misspelt(ctx, p.stderr, v.query.Topic, "")
+	}
+	return exitOK, err
 }
 
 // listed is an event with its dispatch ID, in JSON.

@@ -65,14 +65,22 @@ func (s *settings) idsAfterFlags(usage string, to *[]idRange) {
 	s.operandsFrom = func(args []string) error {
 		var errs []error
 		for _, text := range args {
-			errs = append(errs, set(text))
+			if set(text) == nil {
+				continue
+			}
+			byKey := ""
+			if s.flags.Lookup("key") != nil {
+				byKey = "; as a key: --key " + quoted(text)
+			}
+			errs = append(errs, fmt.Errorf("%s is no dispatch ID, nor at least its first %d digits%s; boxpair why %s finds the IDs of a key or correlation ID",
+				plain(text), leastDigits, byKey, quoted(text)))
 		}
 		return errors.Join(errs...)
 	}
 }
 
 // errNotHere is returned for digits with which no dispatch ID of a database begins.
-var errNotHere = errors.New("no dispatch ID begins so")
+var errNotHere = errors.New("no dispatch ID begins so (boxpair why also finds keys and correlation IDs)")
 
 // errAmbiguous is returned for digits with which several dispatch IDs begin.
 var errAmbiguous = errors.New("several dispatch IDs begin so: give more digits")

@@ -182,9 +182,9 @@ func (t *tree) add(p *process, c *command) {
 	}
 	one.Flags().AddFlagSet(s.flags)
 	one.Flags().SortFlags = false
-	for _, setting := range s.list {
-		if len(setting.values) > 0 {
-			_ = one.RegisterFlagCompletionFunc(setting.flag, cobra.FixedCompletions(setting.values, cobra.ShellCompDirectiveNoFileComp)) // the flag exists
+	for i := range s.list {
+		if complete := s.completion(&s.list[i]); complete != nil {
+			_ = one.RegisterFlagCompletionFunc(s.list[i].flag, complete) // the flag exists
 		}
 	}
 	parent.AddCommand(one)

@@ -174,6 +174,7 @@ type databases struct {
 }
 
 func (d *databases) define(s *settings, ofOutbox, ofInbox string) {
+	s.databases = d
 	if ofOutbox != "" {
 		s.urls(&d.outboxes, "outbox", ofOutbox)
 	}

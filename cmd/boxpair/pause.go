@@ -5,12 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
 
-	"github.com/boxpair/boxpair/audit"
 	"github.com/boxpair/boxpair/internal/topics"
 	"github.com/boxpair/boxpair/ops"
 	"github.com/boxpair/boxpair/store/control"
@@ -24,6 +22,7 @@ type pausing struct {
 	topic, downstream, consumer string
 	pause                       control.Pause
 	period                      time.Duration
+	yes                         bool
 }
 
 var pauseCommands = []command{
@@ -34,6 +33,7 @@ var pauseCommands = []command{
 		details: `Stops all relays of an outbox from sending to topics or to a downstream, or all processes of a consumer from handling messages, until
 boxpair resume, or until --for or --until is over. Relays and consumers see it within a second. Nothing is lost, and no attempt is
 counted. A paused event keeps later events of its key waiting, also on other topics. Pausing again replaces the pause. Prints the pause.
+A name or pattern that the database does not know may be misspelt: on a terminal, boxpair asks first; elsewhere, it says so and pauses.
 The end is judged by the database's clock: a pause that is over by that clock is an error, and nothing is paused then.
 
     boxpair pause --outbox postgres://operator@orders/shop --topic 'order.#' --for 30m --reason "wrong prices"
@@ -46,6 +46,7 @@ The end is judged by the database's clock: a pause that is over by that clock is
 			s.duration(&p.period, "for", "how long, from now. Defaults to no end.")
 			s.add("until", envOf("until"), "TIME", "until when: 2026-01-31T12:00:00Z, or 2026-01-31 (in UTC). Defaults to no end.", false, future(&p.pause.Until))
 			s.add("as", envOf("as"), "NAME", "the operator's name. Defaults to the database's user; SQLite has none.", false, nameTo(&p.pause.By))
+			s.on(&p.yes, "yes", "do not ask for a confirmation of a name that nobody knows. Without a terminal, no command asks.")
 			return p.begin
 		},
 	},
@@ -159,11 +160,10 @@ func (p *pausing) begin(ctx context.Context, proc *process) (int, error) {
 		return exitFailed, err
 	}
 	err := p.each(ctx, false, func(s *operators) error {
-		err := p.beginAt(ctx, p.of(s), proc.stdout)
-		if err == nil && s.isInbox {
-			err = p.knows(ctx, s, proc.stderr)
+		if err := p.spelt(ctx, s, proc); err != nil {
+			return err
 		}
-		return err
+		return p.beginAt(ctx, p.of(s), proc.stdout)
 	})
 	if err != nil {
 		return exitFailed, err
@@ -189,13 +189,26 @@ func (p *pausing) beginAt(ctx context.Context, side ops.Pauser, out io.Writer) e
 	return err
 }
 
-// knows says if no consumer has registered under the name that is paused: the name may be misspelt.
-func (p *pausing) knows(ctx context.Context, s *operators, out io.Writer) error {
-	list, err := s.consumers(ctx)
-	if err == nil && !slices.ContainsFunc(list, func(c audit.Consumer) bool { return p.pause.Consumes(c.Name) }) {
-		fmt.Fprintf(out, "no consumer %s has registered yet: see that the name is right\n", plain(p.pause.Name))
+// spelt says if the database does not know the name that is paused, and asks on a terminal whether it
+// is right. A database that does not tell its names keeps nobody from a pause.
+func (p *pausing) spelt(ctx context.Context, s *operators, proc *process) error {
+	var known vocabulary
+	err := known.learn(ctx, s)
+	var strange string
+	if err == nil {
+		strange, err = known.unknown(ctx, s, p.pause.Kind, p.pause.Name)
 	}
-	return err
+	switch {
+	case err != nil:
+		fmt.Fprintf(proc.stderr, "whether %s %s exists could not be checked: %s\n", p.pause.Kind, plain(p.pause.Name), plain(err.Error()))
+	case strange == "":
+	case proc.asks && !p.yes:
+		fmt.Fprintln(proc.stderr, plain(strange))
+		return agreed(proc, fmt.Sprintf("pause %s %s all the same?", p.pause.Kind, p.pause.Name))
+	default:
+		fmt.Fprintf(proc.stderr, "see that the name is right: %s\n", plain(strange))
+	}
+	return nil
 }
 
 func (p *pausing) end(ctx context.Context, proc *process) (int, error) {

@@ -26,6 +26,8 @@ type settings struct {
 	home    string
 	context string // the name of a context in the configuration file
 
+	databases *databases // of the command; nil if it has none, or none of its own
+
 	operands     string // as in the help, such as "ID…"; "" for none
 	operandsFrom func(args []string) error
 }

@@ -19,7 +19,8 @@ var family = command{
 	details: `Follows an event through the handlers of all given inboxes to the events that they wrote, and so on:
 which consumers have applied each event, which have it and do not go on, and which expect it and have
 not got it. With --wait, waits until everything is done. A consumer that processes have reported, or
-that --consumer names, is known to expect its topics.
+that --consumer names, is known to expect its topics. The event is named as for why: by dispatch ID, by
+the first eight digits of one, by key or by correlation ID, if these mean one event.
 
     boxpair tree 4b9d2a51 --outbox postgres://monitor@orders/shop --outbox postgres://monitor@stock/stock \
         --inbox postgres://monitor@stock/stock --wait 30s
@@ -31,7 +32,8 @@ The exit status is 1 if something is not done.`,
 		s.add("consumer", envOf("consumer"), "NAME=TOPIC,…", "a consumer and the topics that it expects. May be given several times.", true, b.addConsumer)
 		s.duration(&b.wait, "wait", "how long to wait until everything is done. Defaults to not at all.")
 		b.display.define(s)
-		s.idsAfterFlags("ID", &b.ids)
+		s.operands = "ID|KEY|CORRELATION-ID"
+		s.operandsFrom = func(args []string) error { b.asked = args; return nil }
 		return b.run
 	},
 }
@@ -41,7 +43,7 @@ type branching struct {
 	databases
 	display
 
-	ids       []idRange
+	asked     []string
 	consumers map[string][]string
 	wait      time.Duration
 }
@@ -60,10 +62,14 @@ func (b *branching) addConsumer(text string) error {
 
 func (b *branching) run(ctx context.Context, p *process) (int, error) {
 	switch {
-	case len(b.ids) != 1:
-		return exitFailed, fmt.Errorf("ID: want exactly one, got %d", len(b.ids))
+	case len(b.asked) != 1:
+		return exitFailed, fmt.Errorf("ID: want exactly one, got %d", len(b.asked))
 	case len(b.outboxes) == 0:
 		return exitFailed, fmt.Errorf("--outbox (or %s_URL): is missing", envOf("outbox"))
+	}
+	id, err := b.root(ctx)
+	if err != nil {
+		return exitFailed, err
 	}
 	all, end, err := b.open(ctx)
 	defer end()
@@ -71,31 +77,36 @@ func (b *branching) run(ctx context.Context, p *process) (int, error) {
 		return exitFailed, err
 	}
 	config := lineage.Config{Consumers: b.consumers}
-	id := uuid.Nil
 	for _, s := range all {
 		if s.isInbox {
 			config.Inboxes = append(config.Inboxes, lineage.Inbox{Name: s.name, Messages: s.messages})
 			continue
 		}
 		config.Outboxes = append(config.Outboxes, lineage.Outbox{Name: s.name, Events: s.events})
-		found, err := s.matching(ctx, b.ids[0])
-		switch {
-		case err != nil:
-			return exitFailed, err
-		case len(found) > 1 || len(found) == 1 && id != uuid.Nil && found[0] != id:
-			return exitFailed, fmt.Errorf("%s: %w", b.ids[0].text, errAmbiguous)
-		case len(found) == 1:
-			id = found[0]
-		}
-	}
-	if id == uuid.Nil {
-		return exitFailed, fmt.Errorf("%s: %w", b.ids[0].text, errNothing)
 	}
 	l, err := lineage.New(config)
 	if err != nil {
 		return exitFailed, err
 	}
 	return b.follow(ctx, p, l, id)
+}
+
+// root returns the dispatch ID of the one event that is asked for: by ID, by its first digits, by key
+// or by correlation ID.
+func (b *branching) root(ctx context.Context) (uuid.UUID, error) {
+	x := &explainer{databases: b.databases}
+	ids, err := x.named(ctx, b.asked[0])
+	switch {
+	case err != nil:
+		return uuid.Nil, fmt.Errorf("%s: %w", b.asked[0], err)
+	case len(ids) > 1:
+		list := make([]string, len(ids))
+		for i := range ids {
+			list[i] = ids[i].String()
+		}
+		return uuid.Nil, fmt.Errorf("%s names several events: give one of the IDs %s", b.asked[0], strings.Join(list, ", "))
+	}
+	return ids[0], nil
 }
 
 // follow waits if that is asked for, and prints the tree.
