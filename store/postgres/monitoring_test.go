@@ -3,6 +3,7 @@ package postgres_test
 import (
 	"os"
 	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -33,6 +34,7 @@ func TestQuestionsOfTheDocumentationAreAnswered(t *testing.T) {
 	}
 	r := &rig{T: t, Store: newStore(t, pool, postgres.Config{}), pool: pool, names: names}
 	plantEveryState(r)
+	plantReplayed(r)
 	for _, b := range blocks {
 		rows, err := pool.Query(r.ctx(), b[1])
 		r.ok(err)
@@ -41,6 +43,9 @@ func TestQuestionsOfTheDocumentationAreAnswered(t *testing.T) {
 			t.Errorf("%v, %d rows of\n%s", err, len(answer), b[1])
 		}
 		t.Logf("%s%v", b[1], answer)
+		if strings.Contains(b[1], "AS latency") && (len(answer) != 1 || answer[0]["topic"] == "order.replayed") {
+			t.Errorf("the replayed event counts: %v", answer)
+		}
 	}
 }
 
@@ -61,4 +66,15 @@ func plantEveryState(r *rig) {
 		(consumer, dispatch_id, digest, topic, key, ordered, claimed, metadata, payload, state, attempts, next_attempt_at, last_error)
 		SELECT id, gen_random_uuid(), decode(repeat('00', 16), 'hex'), 'order.placed', 'k', true, true, '{}', '', 'retrying', 8, now(), 'no stock'
 		FROM boxpair.inbox_consumers`)
+}
+
+// plantReplayed writes an event that is delivered, replayed and delivered again.
+func plantReplayed(r *rig) {
+	r.Helper()
+	const id = 1000
+	r.exec(`INSERT INTO boxpair.outbox_events (id, dispatch_id, digest, shard, topic, producer, payload, created_at) OVERRIDING SYSTEM VALUE
+		VALUES ($1, gen_random_uuid(), decode(repeat('00', 16), 'hex'), 0, 'order.replayed', 'orders', '', now() - interval '7 days')`, id)
+	r.exec(`DELETE FROM boxpair.outbox_queue WHERE id = $1`, id)
+	r.exec(`INSERT INTO boxpair.outbox_attempts (event_id, outcome, at) VALUES ($1, 'replayed', clock_timestamp() - interval '1 minute')`, id)
+	r.exec(`INSERT INTO boxpair.outbox_receipts (relay, event_ids) VALUES ('relay', ARRAY[$1::bigint])`, id)
 }
