@@ -10,6 +10,7 @@ import (
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/consumer/effects"
 	"github.com/boxpair/boxpair/store/control"
+	"github.com/boxpair/boxpair/telemetry/prometheus"
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -44,7 +45,7 @@ func ways() map[string]map[string]way {
 		"BoxpairShardsWithoutARelay": {"a relay": {cause: func(*rig) {}, fires: func(r *rig) bool { return r.metric("boxpair_outbox_shards_owned") < 64 }, steps: []int{0}}},
 		"BoxpairDeadEvents":          deadEvents(),
 		"BoxpairManyAttemptsFail":    {"pause and repair": manyFail()},
-		"BoxpairDeliveryIsSlow":      {"look": {cause: func(r *rig) { r.send(); r.write(r.topic, 1) }}},
+		"BoxpairDeliveryIsSlow":      {"look": slow()},
 		"BoxpairRouteDoesNotWork":    {"pause and repair": routeDoesNotWork()},
 		"BoxpairDeadMessages":        deadMessages(),
 		"BoxpairMessagesFail":        {"pause and repair": messagesFail()},
@@ -53,7 +54,7 @@ func ways() map[string]map[string]way {
 		"BoxpairPauseIsForgotten":    {"resume": forgotten()},
 		"BoxpairConsumerIsPaused":    {"resume": consumerIsPaused()},
 		"BoxpairAuditHasFindings":    {"replay": findings()},
-		"BoxpairNothingIsWatched":    {"look": {cause: func(*rig) {}}},
+		"BoxpairNothingIsWatched":    {"look": unwatched()},
 	}
 }
 
@@ -194,12 +195,60 @@ func uncertain() map[string]way {
 	}
 }
 
-// shortWindow ends only with a deployment: no command does.
+// shortWindow ends when no such message arrives any more. The rule looks at the increase of an hour.
 func shortWindow() way {
-	return way{cause: func(r *rig) {
-		r.receive(r.handler.Consume, transport.Event{ResendUntil: time.Now().AddDate(1, 0, 0)})
-		r.until("the message is noticed", func() bool { return r.metric("boxpair_inbox_unusual_total", `boxpair_kind="short_window"`) == 1 })
-	}}
+	var before float64
+	noticed := func(r *rig) float64 {
+		return max(0, r.metric("boxpair_inbox_unusual_total", `boxpair_kind="short_window"`))
+	}
+	return way{
+		cause: func(r *rig) { r.receive(r.handler.Consume, transport.Event{ResendUntil: time.Now().AddDate(1, 0, 0)}) },
+		fires: func(r *rig) bool { return noticed(r) > before },
+		after: func(r *rig) { // the producer has a lower ResendFor
+			before = noticed(r)
+			r.receive(r.handler.Consume, transport.Event{ResendUntil: time.Now().Add(time.Hour)})
+		},
+	}
+}
+
+// slow is the end of an outage: the first event was written ten minutes ago. The rule looks at the
+// averages of ten minutes.
+func slow() way {
+	var sum, count float64
+	read := func(r *rig) (s, n float64) {
+		const name = "boxpair_outbox_delivery_latency_seconds"
+		return max(0, r.metric(name+"_sum")), max(0, r.metric(name+"_count"))
+	}
+	return way{
+		cause: func(r *rig) {
+			r.write(r.topic, 1)
+			_, err := r.pool.Exec(r.t.Context(), `UPDATE boxpair.outbox_events SET created_at = created_at - interval '10 minutes'`)
+			ok(r.t, err)
+			r.send()
+		},
+		fires: func(r *rig) bool {
+			s, n := read(r)
+			return n > count && (s-sum)/(n-count) > 300
+		},
+		after: func(r *rig) {
+			sum, count = read(r)
+			r.write(r.topic, 1)
+			r.until("an event is delivered", func() bool { _, n := read(r); return n > count })
+		},
+	}
+}
+
+// unwatched is a service that exports no metrics of the outbox.
+func unwatched() way {
+	return way{
+		cause: func(r *rig) {
+			var err error
+			r.metrics, err = prometheus.New(prometheus.Config{OnlyInstruments: true})
+			ok(r.t, err)
+		},
+		fires: func(r *rig) bool { return r.metric("boxpair_outbox_age_seconds") < 0 },
+		after: (*rig).measure,
+	}
 }
 
 func forgotten() way {
