@@ -251,7 +251,8 @@ type auditor interface {
 func openAuditor(ctx context.Context, t *target, p *places, timeout time.Duration) (auditor, func(), error) {
 	schema, prefix := p.of(t)
 	if t.server != nil {
-		return nil, nil, errors.New("cannot be audited: only PostgreSQL and SQLite can")
+		return nil, nil, errors.New("verify does not support MySQL and MariaDB, only PostgreSQL and SQLite; what waits is shown by boxpair status and " +
+			"boxpair dead list, and what became of one event by boxpair tree; docs/mysql.md has the views for a comparison of your own")
 	}
 	if t.pool == nil {
 		db, err := sqlite.OpenReadOnly(t.path)

@@ -122,7 +122,8 @@ func (e *examination) open(ctx context.Context, t *target) (doctor.Database, fun
 	d := doctor.Database{Name: e.places.label(t), Prefix: prefix}
 	switch {
 	case t.server != nil:
-		return d, nil, errors.New("cannot be examined: only PostgreSQL and SQLite can")
+		return d, nil, errors.New("doctor does not support MySQL and MariaDB, only PostgreSQL, SQLite and RabbitMQ (--management); " +
+			"routes, pauses and dead letters are shown by boxpair status, missing migrations by boxpair migrate status; docs/mysql.md lists what the server must be")
 	case t.pool == nil:
 		db, err := sqlite.OpenReadOnly(t.path)
 		if err != nil {

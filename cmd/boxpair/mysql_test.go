@@ -10,7 +10,7 @@ import (
 	"github.com/boxpair/boxpair/internal/testenv"
 )
 
-// TestMySQLIsOperatedToo by all commands but verify.
+// TestMySQLIsOperatedToo by all commands but verify and doctor, which name what does.
 func TestMySQLIsOperatedToo(t *testing.T) {
 	t.Parallel()
 	dsn, err := driver.ParseDSN(testenv.MySQL(t))
@@ -39,8 +39,11 @@ func TestMySQLIsOperatedToo(t *testing.T) {
 			t.Errorf("%s: %d, %.300q, %q", c.args, status, out, errs)
 		}
 	}
-	if status, _, errs := call(t, nil, "verify", "--outbox", url); status != exitFailed || !strings.Contains(errs, "only PostgreSQL and SQLite can") {
-		t.Errorf("verify: %d, %q", status, errs)
+	for _, command := range []string{"verify", "doctor"} {
+		if status, out, errs := call(t, nil, command, "--outbox", url); status != exitFailed || out != "" ||
+			!strings.Contains(errs, command+" does not support MySQL") || !strings.Contains(errs, "boxpair status") {
+			t.Errorf("%s: %d, %q", command, status, errs)
+		}
 	}
 	for bad, want := range map[string]string{"mysql://u:pw@h:1/": "want postgres://", "mysql://u:pw@h:1/db?x=1": `unknown parameter "x"`, "mysql://u:pw@/db": "want postgres://"} {
 		if status, _, errs := call(t, nil, "status", "--outbox", bad); status != exitFailed || !strings.Contains(errs, want) || strings.Contains(errs, "pw") {
