@@ -31,7 +31,7 @@ func TestContextOfBothSidesIsOperated(t *testing.T) {
 		{exitOK, "dead redrive " + deadID + " -m mended", deadID + "\n" + deadID + "\n", "1 of 1 selected were redriven\n1 of 1 selected were redriven\n"},
 		{exitOK, "dead discard " + deadID + " --consumer stock/reserve -m x", deadID + "\n", "1 of 1 selected were discarded\n"},
 		{exitOK, "dead discard --topic order.placed --state retrying -m x", deadID + "\n", "1 of 1 selected were discarded\n"},
-		{exitFound, "dead redrive --topic none -m x", "", "nothing of the given databases is selected; nothing was redriven\n"},
+		{exitFound, "dead redrive --topic none -m x", "", "no recent event, route or relay has topic none\nnothing of the given databases is selected; nothing was redriven\n"},
 		{exitFailed, "dead redrive ffffffff -m x", "", "no dispatch ID begins so in any given database"},
 	} {
 		status, out, errs := call(t, []string{"BOXPAIR_CONFIG=" + file, "BOXPAIR_CONTEXT=shop"}, strings.Fields(c.args)...)

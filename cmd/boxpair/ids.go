@@ -80,7 +80,7 @@ func (s *settings) idsAfterFlags(usage string, to *[]idRange) {
 }
 
 // errNotHere is returned for digits with which no dispatch ID of a database begins.
-var errNotHere = errors.New("no dispatch ID begins so (boxpair why also finds keys and correlation IDs)")
+var errNotHere = errors.New("no dispatch ID begins so")
 
 // errAmbiguous is returned for digits with which several dispatch IDs begin.
 var errAmbiguous = errors.New("several dispatch IDs begin so: give more digits")
@@ -99,7 +99,7 @@ func (s *operators) resolve(ctx context.Context, ranges []idRange) ([]uuid.UUID,
 		case err != nil:
 			return nil, err
 		case len(found) == 0:
-			return nil, fmt.Errorf("--id: %s: %w here", r.text, errNotHere)
+			return nil, fmt.Errorf("--id: %s: %w here; boxpair why also finds keys and correlation IDs", r.text, errNotHere)
 		case len(found) > 1:
 			return nil, fmt.Errorf("--id: %s: %w", r.text, errAmbiguous)
 		}

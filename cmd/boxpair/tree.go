@@ -18,8 +18,8 @@ var family = command{
 	summary: "show what an event has caused in all services, and whether that is done",
 	details: `Follows an event through the handlers of all given inboxes to the events that they wrote, and so on:
 which consumers have applied each event, which have it and do not go on, and which expect it and have
-not got it. With --wait, waits until everything is done. A consumer that processes have reported, or
-that --consumer names, is known to expect its topics. The event is named as for why: by dispatch ID, by
+not got it. With --wait, waits until everything is done. Known to expect a topic are the consumers that
+--consumer names, and of the first event's topic those that have earlier events. The event is named as for why: by dispatch ID, by
 the first eight digits of one, by key or by correlation ID, if these mean one event.
 
     boxpair tree 4b9d2a51 --outbox postgres://monitor@orders/shop --outbox postgres://monitor@stock/stock \
@@ -71,6 +71,9 @@ func (b *branching) run(ctx context.Context, p *process) (int, error) {
 	if err != nil {
 		return exitFailed, err
 	}
+	if err := b.expect(ctx, id); err != nil {
+		return exitFailed, err
+	}
 	all, end, err := b.open(ctx)
 	defer end()
 	if err != nil {
@@ -107,6 +110,23 @@ func (b *branching) root(ctx context.Context) (uuid.UUID, error) {
 		return uuid.Nil, fmt.Errorf("%s names several events: give one of the IDs %s", b.asked[0], strings.Join(list, ", "))
 	}
 	return ids[0], nil
+}
+
+// expect adds the consumers that have earlier events of the topic of an event, and not this one.
+func (b *branching) expect(ctx context.Context, id uuid.UUID) error {
+	seen, err := (&explainer{databases: b.databases}).look(ctx, []uuid.UUID{id})
+	if err != nil || len(seen[0].Events) == 0 {
+		return err
+	}
+	for i := range seen[0].Inbox {
+		if m := &seen[0].Inbox[i]; m.State == missingState {
+			if b.consumers == nil {
+				b.consumers = make(map[string][]string)
+			}
+			b.consumers[m.Consumer] = append(b.consumers[m.Consumer], seen[0].Events[0].Topic)
+		}
+	}
+	return nil
 }
 
 // follow waits if that is asked for, and prints the tree.

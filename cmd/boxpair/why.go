@@ -66,9 +66,9 @@ var lookCommands = []command{
 	lookCommand("why", "explain where an event is, what it waits for, and how to heal it",
 		`Explains events by dispatch ID, by the first eight digits of one, by key or by correlation ID: when and
 by whom an event was written, whether and when the broker confirmed it, what it waits for and since
-when, which consumers have applied it; and the command that lets it go on. Of a key, the events that
-wait are explained; if none waits, the latest. Keys and correlation IDs are looked for in the latest
-20,000 events.
+when, which consumers have applied it, and which have earlier events of its topic and not this one; and
+the command that lets it go on. Of a key, the events that wait are explained; if none waits, the latest.
+Keys and correlation IDs are looked for in the latest 20,000 events.
 
     boxpair why 4b9d2a51 --outbox postgres://monitor@orders/shop --inbox postgres://monitor@stock/stock
 
@@ -168,6 +168,14 @@ func (x *explainer) explainMessages(say func(about, format string, args ...any),
 		m := &one.Inbox[i]
 		if m.State == "applied" {
 			say("applied", "by %s %s ago", m.Consumer, short(time.Since(m.Since)))
+			continue
+		}
+		if m.State == missingState {
+			ago := ""
+			if !m.Since.IsZero() {
+				ago = " for " + short(time.Since(m.Since))
+			}
+			say(m.State, "at %s%s: %s", m.Consumer, ago, m.Why)
 			continue
 		}
 		say(m.State, "at %s since %s, after %d attempts: %s", m.Consumer, short(time.Since(m.Since)), m.Attempts, m.Why)

@@ -225,9 +225,22 @@ func (r *run) routes(ctx context.Context, t *tables) {
 	for i := range list {
 		if route := &list[i]; route.State != outbox.RoutePaused { // Pauses tells
 			r.add(Routes, Stalls, t.Name, fmt.Sprintf("relay %s cannot send to topic %q for %v: %s", route.Relay, route.Topic, route.For.Round(time.Second), route.LastError),
-				"declare the queue or bind it, or bring the broker back; drop a topic that nobody needs: boxpair relay --drop-unroutable TOPIC")
+				mend(route))
 		}
 	}
+}
+
+// mend returns what makes a route work again.
+func mend(route *outbox.StalledRoute) string {
+	switch {
+	case strings.Contains(route.LastError, "ACCESS_REFUSED"):
+		return "let the relay's user write there: rabbitmqctl set_permissions -p VHOST USER CONFIGURE WRITE READ"
+	case strings.Contains(route.LastError, "NO_ROUTE"):
+		return "declare the queue or bind it; drop a topic that nobody needs: boxpair relay --drop-unroutable TOPIC"
+	case route.State == outbox.RouteRefusing:
+		return "look for a full queue, and for limits by policy: boxpair doctor --management URL"
+	}
+	return "bring the broker back; the relay goes on by itself"
 }
 
 func (r *run) pauses(ctx context.Context, t *tables) {

@@ -84,7 +84,7 @@ func TestSessionsThatWaitAreCountedAtTheirBlocker(t *testing.T) {
 			ended <- errors.Join(err, tx.Rollback(t.Context()))
 		}()
 	}
-	r.cfg.TransactionAge = time.Microsecond
+	r.cfg.EventAge = time.Microsecond
 	await(t, r.cfg, doctor.OldTransaction, doctor.Stalls, fmt.Sprintf("pid %d", blocks), "2 sessions wait for it", fmt.Sprintf("pg_terminate_backend(%d)", blocks))
 	found := r.examine()
 	for _, pid := range []int{waits, follows} {

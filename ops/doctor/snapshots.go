@@ -15,14 +15,16 @@ type session struct {
 	pid                      int
 	role, application, state string
 	age                      time.Duration
-	blockers                 []int // the pids of the sessions for whose locks it waits
-	waiting                  int   // how many sessions wait for its end, also behind one another
-	oldest                   time.Duration
+	blockers                 []int         // the pids of the sessions for whose locks it waits
+	waiting                  int           // how many sessions wait for its end, also behind one another
+	waits                    time.Duration // how long its statement runs, if it waits
+	longest                  time.Duration // how long one of those that wait for it waits
 }
 
 // sessions looks for transactions that keep vacuum from removing rows, and relays from passing by:
 // a relay reads again where an open transaction may still commit events. A session that waits for
-// another's locks is counted at the session that keeps it waiting, and is no finding of its own.
+// another's locks is counted at the session that keeps it waiting, and is no finding of its own. A wait
+// delays events sooner than a long transaction does.
 func (r *run) sessions(ctx context.Context, t *tables) {
 	const hidden = `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND usesysid IS NOT NULL
 		AND NOT pg_has_role(current_user, usesysid, 'USAGE') AND NOT pg_has_role(current_user, 'pg_read_all_stats', 'USAGE')`
@@ -35,11 +37,12 @@ func (r *run) sessions(ctx context.Context, t *tables) {
 		r.add(OldTransaction, NotChecked, t.Name, fmt.Sprintf("the role does not see the transactions of %d sessions", unseen), "GRANT pg_read_all_stats TO the role of the monitor")
 	}
 	list, err := query(ctx, t, func(row scanner, s *session) error {
-		var micros int64
-		err := row.Scan(&s.pid, &s.role, &s.application, &s.state, &micros, &s.blockers)
-		s.age = time.Duration(micros) * time.Microsecond
+		var age, waits int64
+		err := row.Scan(&s.pid, &s.role, &s.application, &s.state, &age, &waits, &s.blockers)
+		s.age, s.waits = time.Duration(age)*time.Microsecond, time.Duration(waits)*time.Microsecond
 		return err
 	}, `SELECT pid, coalesce(usename, ''), application_name, coalesce(state, ''), (extract(epoch FROM clock_timestamp() - xact_start) * 1000000)::bigint,
+			(extract(epoch FROM clock_timestamp() - coalesce(query_start, xact_start)) * 1000000)::bigint,
 			CASE WHEN wait_event_type = 'Lock' THEN pg_blocking_pids(pid) ELSE '{}' END
 		FROM pg_stat_activity WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()
 			AND xact_start IS NOT NULL ORDER BY xact_start`)
@@ -47,10 +50,13 @@ func (r *run) sessions(ctx context.Context, t *tables) {
 		r.failed(OldTransaction, t.Name, err)
 	}
 	for _, s := range holders(list) {
-		if s.oldest <= r.cfg.TransactionAge {
+		if s.age <= r.cfg.TransactionAge && s.longest <= r.cfg.EventAge {
 			continue
 		}
-		waits := "what the transaction locks waits"
+		waits, timeout := "what the transaction locks waits", "idle_in_transaction_session_timeout"
+		if s.state == "active" {
+			timeout = "statement_timeout"
+		}
 		switch {
 		case s.waiting == 1:
 			waits = "1 session waits for it"
@@ -59,12 +65,12 @@ func (r *run) sessions(ctx context.Context, t *tables) {
 		}
 		r.add(OldTransaction, Stalls, t.Name, fmt.Sprintf("a transaction of role %s (%s, %s, pid %d) is open for %v: vacuum removes no delivered row, and %s",
 			s.role, s.application, s.state, s.pid, s.age.Round(time.Second), waits),
-			fmt.Sprintf("SELECT pg_terminate_backend(%d); -- and ALTER ROLE %s SET idle_in_transaction_session_timeout = '1min'", s.pid, pgx.Identifier{s.role}.Sanitize()))
+			fmt.Sprintf("SELECT pg_terminate_backend(%d); -- and ALTER ROLE %s SET %s = '1min'", s.pid, pgx.Identifier{s.role}.Sanitize(), timeout))
 	}
 }
 
 // holders returns the sessions that wait for no other session of the list, with the number of those
-// that wait for them, and the age of the oldest among them all.
+// that wait for them, and how long the longest of these waits.
 func holders(list []session) []*session {
 	at := make(map[int]*session, len(list))
 	for i := range list {
@@ -76,7 +82,7 @@ func holders(list []session) []*session {
 	var roots []*session
 	for i := range list {
 		s := &list[i]
-		if s.oldest = max(s.oldest, s.age); !blocked(s) {
+		if !blocked(s) {
 			roots = append(roots, s)
 			continue
 		}
@@ -90,7 +96,7 @@ func holders(list []session) []*session {
 				seen[b], ahead = true, append(ahead, b)
 				if !blocked(b) {
 					b.waiting++
-					b.oldest = max(b.oldest, s.age)
+					b.longest = max(b.longest, s.waits)
 				}
 			}
 		}

@@ -1,0 +1,160 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/boxpair/boxpair/consumer/effects"
+	"github.com/boxpair/boxpair/internal/topics"
+	"github.com/boxpair/boxpair/store/control"
+	"github.com/boxpair/boxpair/store/inbox"
+	"github.com/boxpair/boxpair/store/outbox"
+)
+
+// mostSteps bounds how many events that wait for each other are followed.
+const mostSteps = 10
+
+// healEvent returns the commands that let an event go on: for the event that it waits for, if it
+// waits for one.
+func (x *explainer) healEvent(ctx context.Context, s *operators, e *outbox.Found, pauses []control.Pause) ([]string, error) {
+	for range mostSteps {
+		if e.WaitsFor == 0 {
+			break
+		}
+		found, err := s.events.Search(ctx, outbox.Query{Seqs: []int64{e.WaitsFor}, Limit: 1})
+		if err != nil || len(found.Events) == 0 {
+			return nil, err
+		}
+		e = &found.Events[0]
+	}
+	for i := range pauses {
+		p := &pauses[i]
+		if p.Kind == control.Topic && topics.Match(p.Name, e.Topic) && e.State != outbox.DeliveredState {
+			return []string{"boxpair resume --topic " + quoted(p.Name) + x.flag(s)}, nil
+		}
+	}
+	id, flag := e.ID.String(), x.flag(s)
+	switch e.State {
+	case outbox.Dead:
+		return []string{
+			fmt.Sprintf("boxpair dead redrive %s%s -m 'the cause is mended'", id, flag),
+			fmt.Sprintf("boxpair dead discard %s%s -m 'nobody needs it'", id, flag),
+		}, nil
+	case outbox.Retrying:
+		if e.NextAttemptAt.Before(time.Now()) {
+			return x.healRoute(ctx, s, e)
+		}
+		return []string{fmt.Sprintf("boxpair dead redrive %s --state retrying%s -m 'the cause is mended'   # at once, not %s", id, flag, x.due(e.NextAttemptAt))}, nil
+	case outbox.Discarded:
+		return []string{fmt.Sprintf("boxpair dead redrive %s --state discarded%s -m 'needed after all'", id, flag)}, nil
+	case outbox.DeferredState:
+		return []string{fmt.Sprintf("boxpair deferred move %s --at 0s%s   # at once, not %s", id, flag, x.due(e.NextAttemptAt))}, nil
+	case outbox.PendingState, outbox.Following:
+		return x.healRoute(ctx, s, e)
+	}
+	return nil, nil
+}
+
+func (x *explainer) due(at time.Time) string {
+	if at.IsZero() {
+		return "later"
+	}
+	return x.when(at)
+}
+
+// healRoute returns what lets a relay send a pending event.
+func (x *explainer) healRoute(ctx context.Context, s *operators, e *outbox.Found) ([]string, error) {
+	if strings.Contains(e.Why, "no relay owns") || strings.Contains(e.Why, "has expired") {
+		flags := x.flag(s)
+		if x.origin.context == "" && x.origin.flags {
+			flags += " --amqp …"
+		}
+		return []string{"boxpair relay" + flags + "   # start a relay: none looks after this event"}, nil
+	}
+	routes, err := s.outbox.ListRoutes(ctx)
+	for _, r := range routes {
+		if r.Topic != e.Topic {
+			continue
+		}
+		switch {
+		case r.State == outbox.RouteRefusing && strings.Contains(r.LastError, "ACCESS_REFUSED"):
+			return []string{
+				"# the broker's user that the relay connects as may not write there; the relay goes on by itself when it may",
+				"rabbitmqctl list_permissions -p VHOST",
+				"rabbitmqctl set_permissions -p VHOST USER CONFIGURE WRITE READ   # patterns; WRITE has to match the exchange",
+			}, nil
+		case r.State == outbox.RouteRefusing && !strings.Contains(r.LastError, "NO_ROUTE"):
+			return []string{"boxpair doctor" + x.management() + x.flag(s) + "   # the broker refuses the event: is a queue full, does a policy limit it?"}, nil
+		case r.State == outbox.RouteRefusing:
+			return []string{
+				fmt.Sprintf("boxpair declare --topic %s --consumer …%s   # if its consumer is down; it does the same when it starts", quoted(e.Topic), x.origin.broker()),
+				fmt.Sprintf("boxpair relay … --drop-unroutable %s   # only if nobody has to get topic %s", quoted(e.Topic), plain(e.Topic)),
+			}, nil
+		}
+		return []string{"# the broker does not answer: the relay goes on by itself when it does"}, nil
+	}
+	return nil, err
+}
+
+// management returns the flag for RabbitMQ's management API, with a leading space, or "" if the settings
+// beside the flags name it.
+func (x *explainer) management() string {
+	if x.broker.URL != "" && !x.origin.flags {
+		return ""
+	}
+	return " --management URL"
+}
+
+// healMessage returns the commands that let a message go on.
+func (x *explainer) healMessage(s *operators, m *inbox.Found, pauses []control.Pause) []string {
+	if m.State == inbox.AppliedState {
+		return nil
+	}
+	for i := range pauses {
+		if pauses[i].Consumes(m.Consumer) {
+			return []string{"boxpair resume --consumer " + quoted(pauses[i].Name) + x.flag(s)}
+		}
+	}
+	id, flag := m.ID.String(), " --consumer "+quoted(m.Consumer)+x.flag(s)
+	if m.WaitsFor != uuid.Nil {
+		return []string{fmt.Sprintf("boxpair why %s%s", m.WaitsFor, x.flag(s))}
+	}
+	if state, is := strings.CutPrefix(string(m.State), "effect_"); is {
+		key := effects.Key(m.Consumer, m.ID)
+		switch inbox.EffectState(state) {
+		case inbox.EffectUncertain:
+			return []string{
+				fmt.Sprintf("boxpair effects resolve --effect %s --result RESULT%s -m 'the other side has carried it out'", key, x.flag(s)),
+				fmt.Sprintf("boxpair effects redrive --effect %s%s -m 'the other side has not carried it out'", key, x.flag(s)),
+			}
+		case inbox.EffectDead:
+			return []string{fmt.Sprintf("boxpair effects redrive --effect %s%s -m 'the cause is mended'", key, x.flag(s))}
+		}
+		return nil
+	}
+	redrive := fmt.Sprintf("boxpair dead redrive %s%s -m 'the cause is mended'", id, flag)
+	discard := fmt.Sprintf("boxpair dead discard %s%s -m 'nobody needs it'", id, flag)
+	switch m.State {
+	case inbox.Dead:
+		return []string{redrive, discard}
+	case inbox.TooOldState:
+		return []string{
+			"boxpair doctor" + x.flag(s) + "   # is the window of " + plain(m.Consumer) + " shorter than events may be sent again?",
+			redrive + "   # only if it was not applied before: the consumer no longer remembers", discard,
+		}
+	case inbox.AlteredState:
+		return []string{discard, strings.Replace(redrive, " -m", " --force -m", 1) + "   # if its other content is right"}
+	case inbox.Retrying:
+		if m.NextAttemptAt.Before(time.Now()) {
+			return []string{"# no process of " + plain(m.Consumer) + " takes it up: start the consumer"}
+		}
+		return []string{fmt.Sprintf("boxpair dead redrive %s --state retrying%s -m 'the cause is mended'   # at once, not %s", id, flag, x.due(m.NextAttemptAt))}
+	case inbox.Discarded:
+		return []string{fmt.Sprintf("boxpair dead redrive %s --state discarded%s -m 'needed after all'", id, flag)}
+	}
+	return nil
+}
