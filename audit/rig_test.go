@@ -160,11 +160,8 @@ func connect[TX any](d *database, store interface {
 	d.write = func(events ...producer.Event) (ids []uuid.UUID) {
 		d.t.Helper()
 		ok(d.t, outbox.Transact(d.t.Context(), func(ctx context.Context, w *producer.Writer[TX]) error {
-			ids = nil
-			written, err := w.Write(ctx, events...)
-			for _, e := range written {
-				ids = append(ids, e.ID)
-			}
+			var err error
+			ids, err = w.Write(ctx, events...)
 			return err
 		}))
 		return ids

@@ -237,7 +237,7 @@ func (b *backlogRun) commit(ctx context.Context) error {
 		return errors.New("this machine is too slow for the run")
 	}
 	err := b.outbox.Transact(ctx, func(_ context.Context, w *producer.Writer[pgx.Tx]) error {
-		_, err := w.Queue(producer.Event{Topic: healthyTopic, Key: fmt.Sprint(healthyTopic, i%1000), Random: true, Payload: body(i)})
+		_, err := w.Write(ctx, producer.Event{Topic: healthyTopic, Key: fmt.Sprint(healthyTopic, i%1000), Random: true, Payload: body(i)})
 		return err
 	})
 	b.clock.committed[i].Store(int64(time.Since(b.clock.base)))

@@ -132,7 +132,7 @@ func (e embedding) measure(ctx context.Context, s *stage) error {
 				if _, err := w.DB().ExecContext(ctx, insertOrder, id, payload); err != nil {
 					return err
 				}
-				_, err := w.Queue(producer.Event{Topic: "topic-0", Key: id, Source: "order", Version: number.Add(1), Payload: payload})
+				_, err := w.Write(ctx, producer.Event{Topic: "topic-0", Key: id, Source: "order", Version: number.Add(1), Payload: payload})
 				return err
 			})
 		})

@@ -157,7 +157,7 @@ func transact(_ context.Context, d *desk) (func(context.Context) error, error) {
 			if err := business(ctx, w.DB()); err != nil {
 				return err
 			}
-			_, err := w.Queue(d.batch()...)
+			_, err := w.Write(ctx, d.batch()...)
 			return err
 		})
 	}, nil

@@ -103,7 +103,7 @@ func TestHandlerWithoutFaultsIsFoundToHaveNone(t *testing.T) {
 			if err := s.ship(ctx, w, msg); err != nil {
 				return err
 			}
-			_, err := w.Queue(producer.Event{Topic: "order.queued"})
+			_, err := w.Write(ctx, producer.Event{Topic: "order.queued"})
 			return err
 		}, placed("o-1"), placed("o-2"), placed("o-3"))
 	})
@@ -196,9 +196,9 @@ var changing = map[string]planted{
 		want: []string{"written event 0 differs between runs, after statement 2 (the write of events)", "Payload.at is "},
 	},
 	"events in the order of a map": {
-		handle: func(_ *shop, _ context.Context, w *consumer.Work[*sql.Tx], _ *message.Message) error {
+		handle: func(_ *shop, ctx context.Context, w *consumer.Work[*sql.Tx], _ *message.Message) error {
 			for key := range map[string]bool{"a": true, "b": true, "c": true} {
-				if _, err := w.Queue(producer.Event{Topic: "part.shipped", Key: key}); err != nil {
+				if _, err := w.Write(ctx, producer.Event{Topic: "part.shipped", Key: key}); err != nil {
 					return err
 				}
 			}

@@ -57,7 +57,7 @@ func TestRecorderKnowsWhatWasCommittedWithItsContext(t *testing.T) {
 		if !errors.Is(err, undone) {
 			return err
 		}
-		_, err = w.Queue(placed("6"))
+		_, err = w.Write(ctx, placed("6"))
 		return err
 	})
 	ok(t, err)
@@ -88,7 +88,7 @@ func TestRolledBackTestLeavesNothing(t *testing.T) {
 			if _, err := w.DB().ExecContext(ctx, `INSERT INTO orders VALUES ('1')`); err != nil {
 				return err
 			}
-			if _, err := w.Queue(placed("2")); err != nil {
+			if _, err := w.Write(ctx, placed("2")); err != nil {
 				return err
 			}
 			_, err := w.Write(ctx, placed("1"))
@@ -258,9 +258,7 @@ func TestMessagesAreThoseOfTheProducer(t *testing.T) {
 	events := []producer.Event{placed("1"), placed("1"), {Topic: "t", Source: "request", IdempotencyKey: "k"}}
 	err := outbox.Transact(t.Context(), func(ctx context.Context, w *producer.Writer[*sql.Tx]) error {
 		written, err := w.Write(ctx, events...)
-		for _, e := range written {
-			ids = append(ids, e.ID)
-		}
+		ids = written
 		return err
 	})
 	ok(t, err)
@@ -344,7 +342,7 @@ func TestWhatIsWrongFailsTheTest(t *testing.T) {
 			Rollback(t, outbox, func(_ context.Context, w *producer.Writer[*sql.Tx]) error {
 				other := placed("1")
 				other.Payload = []byte("other")
-				_, err := w.Queue(other)
+				_, err := w.Write(t.Context(), other)
 				return err
 			})
 		},

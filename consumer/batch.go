@@ -32,7 +32,7 @@ func (b *Batch[TX]) Len() int { return len(b.works) }
 
 // Work returns the work of message i. Events written through the work are children of message i,
 // with the same dispatch IDs as if the message were handled alone. To write the events of all
-// messages in one round trip, use [Work.Queue].
+// messages in one round trip, use [Work.Write] on PostgreSQL with pgx.
 func (b *Batch[TX]) Work(i int) *Work[TX] { return b.works[i] }
 
 // single handles one message as a batch: a parked message, or a message that failed in a larger

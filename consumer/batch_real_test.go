@@ -33,7 +33,7 @@ func batchOfSets[TX any](t *testing.T, db *database[TX]) {
 		bad := ""
 		for i, m := range msgs {
 			rows = append(rows, fmt.Sprintf("(%d, '%s')", len(msgs), m.UUID))
-			if _, err := b.Work(i).Queue(producer.Event{Topic: "reserved"}); err != nil {
+			if _, err := b.Work(i).Write(ctx, producer.Event{Topic: "reserved"}); err != nil {
 				return err
 			}
 			if m.UUID == number(2).String() && !repaired {

@@ -156,7 +156,7 @@ func TestEventsOfABatchAreChildrenOfTheirMessages(t *testing.T) {
 		store, outbox := withOutbox(t)
 		r, seen := newBatchRig(t, setup{store: store, outbox: outbox}, func(_ context.Context, b *consumer.Batch[*fakeTx], msgs []*message.Message) error {
 			for i := range msgs {
-				if _, err := b.Work(i).Queue(producer.Event{Topic: "reserved"}); err != nil {
+				if _, err := b.Work(i).Write(t.Context(), producer.Event{Topic: "reserved"}); err != nil {
 					return err
 				}
 			}

@@ -102,8 +102,8 @@ type HandlerConfig struct {
 	// statements and COMMIT then take one round trip instead of two. In return the handler also
 	// runs for a duplicate that is not in the window, and for a message that is too old or has to
 	// wait: its changes in the transaction are rolled back, but not its effects elsewhere.
-	// Optimistic is for handlers that only queue statements and events ([Work.Queue], AtCommit of
-	// store/postgres), and saves nothing for other handlers. A redelivered message, and every
+	// Optimistic is for handlers that only queue statements (AtCommit of store/postgres) and write
+	// events ([Work.Write]), and saves nothing for other handlers. A redelivered message, and every
 	// attempt but the first, is claimed first all the same. Only store/postgres takes notice of
 	// Optimistic, at [inbox.ReadCommitted]. Groups exclude Optimistic. Defaults to false.
 	Optimistic bool `yaml:"optimistic" env:"OPTIMISTIC"`

@@ -23,8 +23,8 @@
 // handler's events commit together. Dispatch IDs of the events are children of the message's
 // dispatch ID, so a repeated run of the handler writes the same events.
 //
-// With HandlerConfig.Optimistic, a handler that only queues statements and events (AtCommit of
-// store/postgres, [Work.Queue]) may run before the message is claimed: claim and effects take one
+// With HandlerConfig.Optimistic, a handler that only queues statements (AtCommit of store/postgres)
+// and writes events ([Work.Write]) may run before the message is claimed: claim and effects take one
 // round trip. Such a handler also runs, in vain, for a copy that is not in the window.
 //
 // # States of a message

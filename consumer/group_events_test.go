@@ -21,7 +21,7 @@ func TestEventsOfAGroupHaveTheIDsThatTheyWouldHaveAlone(t *testing.T) {
 		if _, err := w.Write(ctx, producer.Event{Topic: "a"}); err != nil {
 			return err
 		}
-		_, err := w.Queue(producer.Event{Topic: "b"}, producer.Event{Topic: "c"})
+		_, err := w.Write(ctx, producer.Event{Topic: "b"}, producer.Event{Topic: "c"})
 		return err
 	}
 	ids := func(t *testing.T, group bool) (ids []string) {
@@ -58,7 +58,7 @@ func TestEventsOfAGroupAreInTheOrderOfItsMembers(t *testing.T) {
 			if w.Event().ID == number(1) {
 				_, err = w.Write(ctx, e)
 			} else {
-				_, err = w.Queue(e)
+				_, err = w.Write(ctx, e)
 			}
 			return err
 		})

@@ -40,7 +40,7 @@ func groupsRacing[TX any](t *testing.T, db *database[TX]) {
 				if err := db.Do(ctx, w); err != nil {
 					return err
 				}
-				if _, err := w.Queue(producer.Event{Topic: "reserved"}); err != nil {
+				if _, err := w.Write(ctx, producer.Event{Topic: "reserved"}); err != nil {
 					return err
 				}
 				if _, again := begun.LoadOrStore(w.Event().ID, true); rand.N(4) == 0 || !again && w.Event().ID[15]%2 == 0 {

@@ -23,7 +23,7 @@ func TestQueuedEventsGoBehindWhatTheHandlerHasQueuedForTheCommit(t *testing.T) {
 			db, _ := newPostgres(t)
 			count := "INSERT INTO effects (seq, id) SELECT count(*), 'events before' FROM " + db.Table("outbox_events")
 			_, h := handle(t, db, consumer.Config{}, cfg, func(_ context.Context, w *consumer.Work[pgx.Tx], _ *message.Message) error {
-				if _, err := w.Queue(producer.Event{Topic: "reserved"}); err != nil {
+				if _, err := w.Write(t.Context(), producer.Event{Topic: "reserved"}); err != nil {
 					return err
 				}
 				return postgres.AtCommit(w.DB(), count)

@@ -116,7 +116,7 @@ func (w *Work[TX]) wrote() bool { return w.writer != nil && w.writer.Used() }
 // IDs of events without an identity of their own are children of the message's dispatch ID, in the
 // order of writing. Events without a correlation ID or a trace context take over the message's.
 // Without an outbox, Write returns [ErrNoOutbox].
-func (w *Work[TX]) Write(ctx context.Context, events ...producer.Event) ([]producer.Written, error) {
+func (w *Work[TX]) Write(ctx context.Context, events ...producer.Event) ([]uuid.UUID, error) {
 	writer, err := w.Writer()
 	if err != nil {
 		return nil, err
@@ -124,14 +124,13 @@ func (w *Work[TX]) Write(ctx context.Context, events ...producer.Event) ([]produ
 	return writer.Write(ctx, events...)
 }
 
-// Queue is [Work.Write] after the handler has returned: all queued events are written in one round
-// trip or together with the COMMIT; see [producer.Writer.Queue].
-func (w *Work[TX]) Queue(events ...producer.Event) ([]uuid.UUID, error) {
+// WriteNow is [Work.Write] without waiting for the commit; see [producer.Writer.WriteNow].
+func (w *Work[TX]) WriteNow(ctx context.Context, events ...producer.Event) ([]producer.Written, error) {
 	writer, err := w.Writer()
 	if err != nil {
 		return nil, err
 	}
-	return writer.Queue(events...)
+	return writer.WriteNow(ctx, events...)
 }
 
 // Savepoint runs fn within a savepoint. If fn returns an error, the changes and events of fn are

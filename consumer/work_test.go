@@ -33,7 +33,7 @@ func TestEventsOfAHandlerAreChildrenOfItsMessage(t *testing.T) {
 	}
 	tries := 0
 	r := newRig(t, setup{store: store, outbox: outbox, fn: func(ctx context.Context, w *work, _ *message.Message) error {
-		if _, err := w.Queue(producer.Event{Topic: "reserved"}); err != nil {
+		if _, err := w.Write(ctx, producer.Event{Topic: "reserved"}); err != nil {
 			return err
 		}
 		if _, err := w.Write(ctx, producer.Event{Topic: "counted"}); err != nil {
@@ -42,7 +42,7 @@ func TestEventsOfAHandlerAreChildrenOfItsMessage(t *testing.T) {
 		if err := published.Publish("published", message.NewMessageWithContext(ctx, "any", nil)); err != nil {
 			return err
 		}
-		if _, err := w.Queue(producer.Event{Topic: "last"}); err != nil {
+		if _, err := w.Write(ctx, producer.Event{Topic: "last"}); err != nil {
 			return err
 		}
 		if tries++; tries == 1 {
@@ -72,7 +72,7 @@ func TestHandlerThatWritesWithoutAnOutboxCannotCommit(t *testing.T) {
 			return err
 		},
 		"Queue": func(_ context.Context, w *work) error {
-			_, err := w.Queue(producer.Event{Topic: "reserved"})
+			_, err := w.Write(t.Context(), producer.Event{Topic: "reserved"})
 			return err
 		},
 		"Writer": func(_ context.Context, w *work) error {

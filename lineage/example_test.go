@@ -155,7 +155,7 @@ func (s *exampleShop) place(ctx context.Context, id string) (placed uuid.UUID) {
 	err := s.outbox.Transact(ctx, func(ctx context.Context, w *producer.Writer[*sql.Tx]) error {
 		written, err := w.Write(ctx, producer.Event{Topic: "order.placed", Source: "order/" + id, Version: 1, Payload: []byte(id)})
 		if err == nil {
-			placed = written[0].ID
+			placed = written[0]
 		}
 		return err
 	})

@@ -250,7 +250,7 @@ func place(t *testing.T, out *producer.Outbox[pgx.Tx], request string) (id uuid.
 	err := out.Transact(t.Context(), func(ctx context.Context, w *producer.Writer[pgx.Tx]) error {
 		written, err := w.Write(ctx, producer.Event{Topic: "order.placed", Key: request, Random: true, Payload: []byte(request)})
 		if err == nil {
-			id = written[0].ID
+			id = written[0]
 		}
 		return err
 	})

@@ -29,7 +29,7 @@ func TestDeferredEventsAreCancelledAndMovedInTheTransaction(t *testing.T) {
 	outbox := newOutbox(t, store, producer.Config{})
 	at := time.Now().Add(3 * time.Hour)
 	err := outbox.Transact(t.Context(), func(ctx context.Context, w *writer) error {
-		ids, err := w.Queue(expiring(1, time.Hour), placed(2), expiring(3, time.Hour), expiring(4, time.Hour))
+		ids, err := w.Write(ctx, expiring(1, time.Hour), placed(2), expiring(3, time.Hour), expiring(4, time.Hour))
 		if err != nil {
 			return err
 		}
@@ -116,7 +116,7 @@ func ExampleWriter_Cancel() {
 	var expires uuid.UUID
 	err = outbox.Transact(ctx, func(ctx context.Context, w *producer.Writer[*sql.Tx]) error {
 		// w.DB().ExecContext(ctx, `INSERT INTO orders …`)
-		ids, err := w.Queue(producer.Event{
+		ids, err := w.Write(ctx, producer.Event{
 			Topic: "order.expired", Key: "42", Source: "order/42/expiry", Version: 1, DeliverAt: time.Now().Add(30 * time.Minute),
 		})
 		if err == nil {
@@ -153,7 +153,7 @@ func ExampleWriter_Reschedule() {
 	out := exampleOutbox(store)
 	var expires uuid.UUID
 	err := out.Transact(ctx, func(ctx context.Context, w *producer.Writer[*sql.Tx]) error {
-		ids, err := w.Queue(producer.Event{
+		ids, err := w.Write(ctx, producer.Event{
 			Topic: "order.expired", Key: "42", Source: "order/42/expiry", Version: 1, DeliverAt: time.Now().Add(30 * time.Minute),
 		})
 		if err == nil {

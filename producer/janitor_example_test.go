@@ -95,7 +95,7 @@ func place(ctx context.Context, outbox *producer.Outbox[*sql.Tx], orders ...stri
 		for _, order := range orders {
 			// w.DB().ExecContext(ctx, `INSERT INTO orders …`)
 			e := producer.Event{Topic: "order.placed", Key: order, Source: "order/" + order, Version: 1, Payload: []byte("lamp")}
-			if _, err := w.Queue(e); err != nil {
+			if _, err := w.Write(ctx, e); err != nil {
 				return err
 			}
 		}

@@ -116,11 +116,13 @@ func (c Config) withDefaults() (Config, error) {
 // Outbox is where a producer writes events. TX is the type of a transaction of the store. An Outbox
 // is safe for concurrent use; its writers are not.
 type Outbox[TX any] struct {
-	store  outbox.Store[TX]
-	cfg    Config
-	id     string        // unique among all outboxes, in any process
-	local  wakeup.Signal // wakes relays in this process
-	remote wakeup.Signal // wakes relays in other processes
+	store outbox.Store[TX]
+	// commits is store if it is a CommitStore, or nil.
+	commits outbox.CommitStore[TX]
+	cfg     Config
+	id      string        // unique among all outboxes, in any process
+	local   wakeup.Signal // wakes relays in this process
+	remote  wakeup.Signal // wakes relays in other processes
 }
 
 // New returns an outbox over store, without I/O.
@@ -132,7 +134,8 @@ func New[TX any](store outbox.Store[TX], cfg Config) (*Outbox[TX], error) {
 	if err != nil {
 		return nil, fmt.Errorf("producer config: %w", err)
 	}
-	return &Outbox[TX]{store: store, cfg: cfg, id: uuid.NewString()}, nil
+	commits, _ := store.(outbox.CommitStore[TX])
+	return &Outbox[TX]{store: store, commits: commits, cfg: cfg, id: uuid.NewString()}, nil
 }
 
 // Name returns the producer's name.
@@ -163,15 +166,15 @@ func (o *Outbox[TX]) HandlingTogether(tx TX, consumer string) func(cause transpo
 	first := o.newWriter(tx)
 	return func(cause transport.Event) *Writer[TX] {
 		w := o.Handling(tx, consumer, cause)
-		// One queue keeps the order of queueing over all writers.
+		// One queue keeps the order of events over all writers.
 		w.token, w.queued = first.token, first.queued
 		return w
 	}
 }
 
 // Transact runs fn in a new transaction and commits if fn returns nil. The context that fn gets is
-// within the transaction, for publishers ([Outbox.Publisher]). Events queued by fn are
-// written just before the commit, or together with the commit by a [outbox.CommitStore]. A
+// within the transaction, for publishers ([Outbox.Publisher]). Events of [Writer.Write] are
+// written together with the commit by an [outbox.CommitStore]. A
 // transaction that conflicts with another transaction is run again from the start, with a new
 // writer, after a short random wait, at most Config.MaxTransactAttempts times. So fn must not have
 // effects outside of the transaction. fn must not call Transact: callers that hold every connection
@@ -286,7 +289,7 @@ func (o *Outbox[TX]) RelaySource() wakeup.Source {
 }
 
 func (o *Outbox[TX]) newWriter(tx TX) *Writer[TX] {
-	w := &Writer[TX]{outbox: o, tx: tx, token: uuid.New(), queued: new([]outbox.Record)}
+	w := &Writer[TX]{outbox: o, tx: tx, token: uuid.New(), queued: &queue{}}
 	w.within.Writer = w
 	return w
 }

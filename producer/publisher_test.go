@@ -171,9 +171,9 @@ func TestTransactionThatHasEndedTakesNoEvents(t *testing.T) {
 	if err != nil || len(store.committed) != 2 {
 		t.Fatal(err, store.committed)
 	}
-	_, byQueue := w.Queue(placed(1))
+	_, byWrite := w.Write(t.Context(), placed(1))
 	_, byWriter := outbox.Writer(kept)
-	for what, err := range map[string]error{"Publish": publisher.Publish("order", in(kept, "z")), "Queue": byQueue, "Writer": byWriter} {
+	for what, err := range map[string]error{"Publish": publisher.Publish("order", in(kept, "z")), "Write": byWrite, "Writer": byWriter} {
 		if !errors.Is(err, producer.ErrNoTransaction) || !strings.Contains(err.Error(), "has ended") {
 			t.Errorf("%s: %v", what, err)
 		}
@@ -214,7 +214,7 @@ func TestForbiddenByAnotherGoroutine(t *testing.T) {
 			defer close(done)
 			_ = publisher.Publish("order", in(ctx, "x"))
 		}()
-		_, err := w.Queue(placed(1))
+		_, err := w.Write(ctx, placed(1))
 		<-done
 		return err
 	})

@@ -34,7 +34,7 @@ type Writer[TX any] struct {
 
 	next    map[sequence]int
 	counted []sequence           // the sequences of the events in order, for uncount
-	queued  *[]outbox.Record     // shared by the writers of one transaction
+	queued  *queue               // shared by the writers of one transaction
 	late    []outbox.Record      // records written by the commit
 	wakes   wakeup.Wakeup        // the wake-up for the written events
 	err     error                // error after which the transaction must be rolled back
@@ -55,11 +55,89 @@ func (w *Writer[TX]) DB() TX { return w.tx }
 // Used tells whether the writer was given events to write or to change.
 func (w *Writer[TX]) Used() bool { return w.used }
 
-// Write writes events in order, in one round trip (two with Config.LockKeys), and returns for each
-// event the dispatch ID and whether the event was known. If an event is not valid, nothing is
-// written; the error names the event and the field. After any other error the transaction must be
-// rolled back, and the writer returns the error from then on. Queued events are written first.
-func (w *Writer[TX]) Write(ctx context.Context, events ...Event) ([]Written, error) {
+// Write writes events in order and returns their dispatch IDs. An event whose dispatch ID the outbox
+// knows is written no second time; the same dispatch ID with other content is an error
+// ([outbox.ErrConflict]).
+//
+// In [Outbox.Transact] and in a consumer's handler, the events go to the database together with the
+// COMMIT if the store is an [outbox.CommitStore] (PostgreSQL on pgx): Write does no I/O, and errors
+// of the database are errors of the commit. Written so late, the events take their places in the log
+// when the transaction has all of its locks, which keeps the order of keys. Write does not wait in a
+// transaction of the caller, within a savepoint, on other stores, and when more than 1,000 events or
+// 1 MiB wait for the commit: it then writes all events in one round trip (two with
+// Config.LockKeys). [Writer.WriteNow] never waits, and tells which events were known.
+//
+// If an event is not valid, nothing is written; the error names the event and the field. After any
+// other error the transaction must be rolled back, and the writer returns the error from then on.
+// The caller may change payloads and headers after Write.
+func (w *Writer[TX]) Write(ctx context.Context, events ...Event) ([]uuid.UUID, error) {
+	if !w.waits() {
+		written, err := w.WriteNow(ctx, events...)
+		if err != nil {
+			return nil, err
+		}
+		ids := make([]uuid.UUID, len(written))
+		for i := range written {
+			ids[i] = written[i].ID
+		}
+		return ids, nil
+	}
+	if err := w.failed(); err != nil {
+		return nil, err
+	}
+	records, err := w.records(events)
+	if err != nil {
+		return nil, err
+	}
+	ids := make([]uuid.UUID, len(records))
+	for i := range records {
+		r := &records[i]
+		ids[i] = r.ID
+		r.Payload, r.Headers = bytes.Clone(r.Payload), maps.Clone(r.Headers)
+	}
+	observed(w.seen, records, nil)
+	if w.queued.add(records) {
+		return ids, nil
+	}
+	return ids, w.Flush(ctx)
+}
+
+// waits tells whether events may wait for the commit.
+func (w *Writer[TX]) waits() bool {
+	return w.flushes && w.outbox.commits != nil && w.outbox.commits.WaitForCommit(w.tx, w.Flush)
+}
+
+// queue holds events that wait for the commit.
+type queue struct {
+	records []outbox.Record
+	bytes   int
+}
+
+const (
+	maxQueued      = 1000
+	maxQueuedBytes = 1 << 20
+)
+
+// add queues records, and tells whether they may wait.
+func (q *queue) add(records []outbox.Record) bool {
+	q.records = append(q.records, records...)
+	for i := range records {
+		q.bytes += len(records[i].Payload)
+	}
+	return len(q.records) <= maxQueued && q.bytes <= maxQueuedBytes
+}
+
+// take empties the queue.
+func (q *queue) take() []outbox.Record {
+	records := q.records
+	*q = queue{}
+	return records
+}
+
+// WriteNow is [Writer.Write] without waiting for the commit: it writes events in order, in one round
+// trip (two with Config.LockKeys), and returns for each event the dispatch ID and whether the event
+// was known. Events that wait are written first.
+func (w *Writer[TX]) WriteNow(ctx context.Context, events ...Event) ([]Written, error) {
 	if err := w.Flush(ctx); err != nil {
 		return nil, err
 	}
@@ -78,70 +156,42 @@ func (w *Writer[TX]) Write(ctx context.Context, events ...Event) ([]Written, err
 	return written, w.observe(ctx, records, known)
 }
 
-// Queue queues events to be written just before the commit, or together with the commit by a
-// [outbox.CommitStore], and returns their dispatch IDs. Written so late, the events take their
-// places in the log when the transaction has all of its locks, which keeps the order of keys. Queue
-// does no I/O. Queue is for the writers of [Outbox.Transact] and of a consumer's handlers; in a
-// transaction of the caller, where no code would write the events, Queue returns an error.
-func (w *Writer[TX]) Queue(events ...Event) ([]uuid.UUID, error) {
-	if w.err != nil {
-		return nil, w.err
-	}
-	if !w.flushes {
-		return nil, errors.New("queue events: the transaction is the caller's, so use Write")
-	}
-	records, err := w.records(events)
-	if err != nil {
-		return nil, err
-	}
-	*w.queued = append(*w.queued, records...)
-	observed(w.seen, records, nil)
-	ids := make([]uuid.UUID, len(records))
-	for i := range records {
-		ids[i] = records[i].ID
-	}
-	return ids, nil
-}
-
-// Flush writes the queued events. If an earlier write has made the transaction unusable, Flush
+// Flush writes the events that wait for the commit. If an earlier write has made the transaction unusable, Flush
 // returns the error of that write, even if its caller ignored the error.
 func (w *Writer[TX]) Flush(ctx context.Context) error {
-	if err := w.failed(); err != nil || len(*w.queued) == 0 {
+	if err := w.failed(); err != nil || len(w.queued.records) == 0 {
 		return err
 	}
-	records := *w.queued
-	*w.queued = nil
-	_, err := w.append(ctx, records)
+	_, err := w.append(ctx, w.queued.take())
 	return err
 }
 
-// FlushAtCommit is like [Writer.Flush], but the commit writes the queued events, after all other
+// FlushAtCommit is like [Writer.Flush], but the commit writes the events, after all other
 // statements of the transaction, if the store is an [outbox.CommitStore]; errors of the events are
 // then errors of the commit. With Config.LockKeys, FlushAtCommit locks the keys: a commit does not
 // end with its context, and must not wait for locks. No event may be written after FlushAtCommit.
 // FlushAtCommit is for code that runs handlers and then commits.
 func (w *Writer[TX]) FlushAtCommit(ctx context.Context) error {
-	store, ok := w.outbox.store.(outbox.CommitStore[TX])
-	records := *w.queued
-	if !ok || w.failed() != nil || len(records) == 0 {
+	records := w.queued.records
+	if w.outbox.commits == nil || w.failed() != nil || len(records) == 0 {
 		return w.Flush(ctx)
 	}
 	if err := w.lockAll(ctx, records); err != nil {
 		return err
 	}
-	switch queued, err := store.AppendAtCommit(w.tx, w.token, records); {
+	switch queued, err := w.outbox.commits.AppendAtCommit(w.tx, w.token, records); {
 	case err != nil:
 		return w.fail(fmt.Errorf("write events: %w", err))
 	case !queued:
 		return w.Flush(ctx)
 	}
-	*w.queued, w.late = nil, records
+	w.late = w.queued.take()
 	w.noteWakes(records)
 	return nil
 }
 
 // FlushTogether is [Writer.FlushAtCommit] for all writers of one [Outbox.HandlingTogether]. The
-// events are written in the order of queueing. If a writer's error made the transaction unusable,
+// events are written in the order of their Write. If a writer's error made the transaction unusable,
 // FlushTogether returns the error.
 func FlushTogether[TX any](ctx context.Context, writers []*Writer[TX]) error {
 	for _, w := range writers {
@@ -149,7 +199,7 @@ func FlushTogether[TX any](ctx context.Context, writers []*Writer[TX]) error {
 			return err
 		}
 	}
-	if len(writers) == 0 || len(*writers[0].queued) == 0 {
+	if len(writers) == 0 || len(writers[0].queued.records) == 0 {
 		return nil
 	}
 	return writers[0].FlushAtCommit(ctx)
@@ -171,7 +221,8 @@ func (w *Writer[TX]) Savepoint(ctx context.Context, fn func(ctx context.Context,
 		if !done { // fn failed, panicked or called Goexit
 			w.uncount(counted)
 			w.seen.UndoTo(seen)
-			*w.queued, w.wakes = nil, before
+			w.wakes = before
+			w.queued.take()
 			if !errors.Is(w.err, outbox.ErrConflict) && !errors.Is(w.err, outbox.ErrSecondWriter) {
 				w.err = nil
 			}

@@ -29,8 +29,8 @@ func BenchmarkTransact(b *testing.B) {
 					version++
 					events[i] = producer.Event{Topic: "topic", Key: "key", Source: "source", Version: version, Payload: payload}
 				}
-				err := outbox.Transact(b.Context(), func(_ context.Context, w *producer.Writer[*fakeTx]) error {
-					_, err := w.Queue(events...)
+				err := outbox.Transact(b.Context(), func(ctx context.Context, w *producer.Writer[*fakeTx]) error {
+					_, err := w.Write(ctx, events...)
 					return err
 				})
 				if err != nil {
@@ -42,9 +42,9 @@ func BenchmarkTransact(b *testing.B) {
 	}
 }
 
-// BenchmarkQueueOneByOne queues events of as many sources in one transaction, each by itself: what
+// BenchmarkWriteOneByOne writes events of as many sources in one transaction, each by itself: what
 // one costs does not depend on how many there are.
-func BenchmarkQueueOneByOne(b *testing.B) {
+func BenchmarkWriteOneByOne(b *testing.B) {
 	for _, n := range []int{10, 1000, 10_000} {
 		b.Run(fmt.Sprintf("events=%d", n), func(b *testing.B) {
 			outbox, err := producer.New(outbox.Store[*fakeTx](nothing{&fakeEvents{}}), producer.Config{Name: "bench"})
@@ -52,9 +52,9 @@ func BenchmarkQueueOneByOne(b *testing.B) {
 				b.Fatal(err)
 			}
 			for b.Loop() {
-				err := outbox.Transact(b.Context(), func(_ context.Context, w *producer.Writer[*fakeTx]) error {
+				err := outbox.Transact(b.Context(), func(ctx context.Context, w *producer.Writer[*fakeTx]) error {
 					for i := range n {
-						if _, err := w.Queue(producer.Event{Topic: "topic", Source: fmt.Sprint("source", i), Version: 1}); err != nil {
+						if _, err := w.Write(ctx, producer.Event{Topic: "topic", Source: fmt.Sprint("source", i), Version: 1}); err != nil {
 							return err
 						}
 					}

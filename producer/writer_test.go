@@ -19,16 +19,16 @@ import (
 
 type writer = producer.Writer[*fakeTx]
 
-func newOutbox(t *testing.T, store *fakeEvents, cfg producer.Config) *producer.Outbox[*fakeTx] {
+func newOutbox(t *testing.T, store outbox.Store[*fakeTx], cfg producer.Config) *producer.Outbox[*fakeTx] {
 	t.Helper()
 	if cfg.Name == "" {
 		cfg.Name = "orders"
 	}
-	outbox, err := producer.New[*fakeTx](store, cfg)
+	o, err := producer.New(store, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return outbox
+	return o
 }
 
 func placed(version int64) producer.Event {
@@ -43,11 +43,11 @@ func TestDispatchIDsCountTheEventsOfOneVersionInOneTransaction(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		queued, err := w.Queue(placed(1))
+		queued, err := w.Write(ctx, placed(1))
 		if err != nil {
 			return err
 		}
-		got := []uuid.UUID{first[0].ID, first[1].ID, first[2].ID, queued[0]}
+		got := []uuid.UUID{first[0], first[1], first[2], queued[0]}
 		want := []uuid.UUID{
 			idgen.Of("orders", "order/42", 1, 0), idgen.Of("orders", "order/42", 1, 1),
 			idgen.Of("orders", "order/42", 2, 0), idgen.Of("orders", "order/42", 1, 2),
@@ -71,7 +71,7 @@ func TestARepeatedTransactionWritesTheSameEventsAndIsToldSo(t *testing.T) {
 	var known []bool
 	for range 2 {
 		err := outbox.Transact(t.Context(), func(ctx context.Context, w *writer) error {
-			written, err := w.Write(ctx, placed(1))
+			written, err := w.WriteNow(ctx, placed(1))
 			if err == nil {
 				known = append(known, written[0].Known)
 			}
@@ -92,14 +92,14 @@ func TestASavepointRolledBackTakesItsCountAlong(t *testing.T) {
 	outbox := newOutbox(t, store, producer.Config{})
 	boom := errors.New("boom")
 	err := outbox.Transact(t.Context(), func(ctx context.Context, w *writer) error {
-		if _, err := w.Queue(placed(1)); err != nil {
+		if _, err := w.Write(ctx, placed(1)); err != nil {
 			return err
 		}
 		err := w.Savepoint(ctx, func(ctx context.Context, w *writer) error {
 			if _, err := w.Write(ctx, placed(1)); err != nil {
 				return err
 			}
-			if _, err := w.Queue(placed(1)); err != nil {
+			if _, err := w.Write(ctx, placed(1)); err != nil {
 				return err
 			}
 			return boom
@@ -162,7 +162,7 @@ func TestEventsQueuedBeforeAWriteAreWrittenBeforeIt(t *testing.T) {
 	store := &fakeEvents{}
 	outbox := newOutbox(t, store, producer.Config{})
 	err := outbox.Transact(t.Context(), func(ctx context.Context, w *writer) error {
-		if _, err := w.Queue(placed(1)); err != nil {
+		if _, err := w.Write(ctx, placed(1)); err != nil {
 			return err
 		}
 		_, err := w.Write(ctx, placed(2))
@@ -176,11 +176,12 @@ func TestEventsQueuedBeforeAWriteAreWrittenBeforeIt(t *testing.T) {
 	}
 }
 
-func TestQueueIsRefusedWhereNothingWouldFlush(t *testing.T) {
+func TestEventsDoNotWaitInATransactionOfTheCaller(t *testing.T) {
 	t.Parallel()
-	w := newOutbox(t, &fakeEvents{}, producer.Config{}).Tx(&fakeTx{})
-	if _, err := w.Queue(placed(1)); err == nil {
-		t.Error("Queue on the caller's transaction was accepted")
+	tx := &fakeTx{}
+	w := newOutbox(t, &fakeEvents{}, producer.Config{}).Tx(tx)
+	if _, err := w.Write(t.Context(), placed(1)); err != nil || len(tx.records) != 1 {
+		t.Errorf("%d events were written, %v", len(tx.records), err)
 	}
 }
 
@@ -215,7 +216,7 @@ func TestAnInvalidEventNamesTheFieldNotTheValueAndWritesNothing(t *testing.T) {
 			if len(tx.records) != 0 {
 				t.Error("an event was written")
 			}
-			if written, err := w.Write(t.Context(), placed(1)); err != nil || written[0].ID != idgen.Of("orders", "order/42", 1, 0) {
+			if written, err := w.Write(t.Context(), placed(1)); err != nil || written[0] != idgen.Of("orders", "order/42", 1, 0) {
 				t.Errorf("the writer is not as it was before: %v, %v", written, err)
 			}
 		})
@@ -251,8 +252,8 @@ func TestAHandlersEventsAreChildrenOfItsCause(t *testing.T) {
 		t.Fatal(err)
 	}
 	for n := range written {
-		if want := idgen.Child("stock/reserve", cause.ID, n); written[n].ID != want {
-			t.Errorf("event %d: dispatch ID %s, want %s", n, written[n].ID, want)
+		if want := idgen.Child("stock/reserve", cause.ID, n); written[n] != want {
+			t.Errorf("event %d: dispatch ID %s, want %s", n, written[n], want)
 		}
 		r := tx.records[n]
 		if r.CorrelationID != cause.ID.String() || r.TraceParent != cause.TraceParent || r.TraceState != cause.TraceState {
@@ -266,7 +267,7 @@ func TestAConflictingTransactionIsRunAgainWithAFreshWriter(t *testing.T) {
 	store := &fakeEvents{commitErr: []error{errConflictOfTransactions, errConflictOfTransactions}}
 	outbox := newOutbox(t, store, producer.Config{MaxTransactAttempts: 3})
 	err := outbox.Transact(t.Context(), func(ctx context.Context, w *writer) error {
-		_, err := w.Queue(placed(1))
+		_, err := w.Write(ctx, placed(1))
 		return err
 	})
 	if err != nil || store.begun != 3 {

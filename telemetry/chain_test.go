@@ -65,7 +65,7 @@ func TestSpansOfAnEventAreOneTrace(t *testing.T) {
 	var ids []string
 	s.handle("ship", "order.placed", consumer.HandlerConfig{}, func(ctx context.Context, w *work, msg *message.Message) error {
 		ids = append(ids, msg.UUID)
-		_, err := s.tel.Queue(ctx, w, producer.Event{Topic: "order.shipped", Key: "42"})
+		_, err := s.tel.Write(ctx, w, producer.Event{Topic: "order.shipped", Key: "42"})
 		return err
 	})
 	s.handle("mail", "order.shipped", consumer.HandlerConfig{}, func(ctx context.Context, w *work, msg *message.Message) error {

@@ -20,26 +20,36 @@ const attrKnown = attribute.Key("boxpair.known")
 
 // Writer writes events in a transaction. [producer.Writer] and [consumer.Work] implement it.
 type Writer interface {
-	// Write writes events, all of them or none.
-	Write(ctx context.Context, events ...producer.Event) ([]producer.Written, error)
-}
-
-// Queuer takes events that are written just before the commit. [producer.Writer] and
-// [consumer.Work] implement it.
-type Queuer interface {
-	// Queue takes all events or none, and returns their dispatch IDs.
-	Queue(events ...producer.Event) ([]uuid.UUID, error)
+	// Write writes events, all of them or none, with the commit or before it, and returns their
+	// dispatch IDs.
+	Write(ctx context.Context, events ...producer.Event) ([]uuid.UUID, error)
+	// WriteNow writes events, all of them or none, before it returns.
+	WriteNow(ctx context.Context, events ...producer.Event) ([]producer.Written, error)
 }
 
 // Write is w.Write with a span for each event. The event keeps the span's context, so that the
 // spans of relays and handlers join the trace. The span's parent is the event's TraceParent, if
 // set, and otherwise the span in ctx. Except for the trace context, events and errors pass
 // unchanged. A trace state of more than 512 bytes is dropped. Without a tracer provider events get
-// the trace context of ctx.
-func (t *Telemetry) Write(ctx context.Context, w Writer, events ...producer.Event) ([]producer.Written, error) {
+// the trace context of ctx. The span does not cover the statement that writes the event if the
+// event waits for the commit.
+func (t *Telemetry) Write(ctx context.Context, w Writer, events ...producer.Event) ([]uuid.UUID, error) {
 	c := t.create(ctx, events)
 	defer c.end()
-	wrote, err := w.Write(ctx, c.events...)
+	ids, err := w.Write(ctx, c.events...)
+	for i, id := range ids {
+		c.is(i, id)
+	}
+	c.err = err
+	return ids, err
+}
+
+// WriteNow is w.WriteNow with a span for each event; see [Telemetry.Write]. The attribute
+// boxpair.known marks the span of an event that was already in the outbox.
+func (t *Telemetry) WriteNow(ctx context.Context, w Writer, events ...producer.Event) ([]producer.Written, error) {
+	c := t.create(ctx, events)
+	defer c.end()
+	wrote, err := w.WriteNow(ctx, c.events...)
 	for i := range wrote {
 		c.is(i, wrote[i].ID)
 		if wrote[i].Known {
@@ -48,19 +58,6 @@ func (t *Telemetry) Write(ctx context.Context, w Writer, events ...producer.Even
 	}
 	c.err = err
 	return wrote, err
-}
-
-// Queue is w.Queue with a span for each event; see [Telemetry.Write]. The span does not cover the
-// later statement that writes the event.
-func (t *Telemetry) Queue(ctx context.Context, w Queuer, events ...producer.Event) ([]uuid.UUID, error) {
-	c := t.create(ctx, events)
-	defer c.end()
-	ids, err := w.Queue(c.events...)
-	for i, id := range ids {
-		c.is(i, id)
-	}
-	c.err = err
-	return ids, err
 }
 
 // Outgoing returns a publisher that gives each message a span, puts the span's context into a copy

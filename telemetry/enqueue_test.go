@@ -22,7 +22,12 @@ import (
 // taker is a writer that keeps its events.
 type taker struct{ events []producer.Event }
 
-func (w *taker) Write(_ context.Context, events ...producer.Event) ([]producer.Written, error) {
+func (w *taker) Write(_ context.Context, events ...producer.Event) ([]uuid.UUID, error) {
+	w.events = append(w.events, events...)
+	return make([]uuid.UUID, len(events)), nil
+}
+
+func (w *taker) WriteNow(_ context.Context, events ...producer.Event) ([]producer.Written, error) {
 	w.events = append(w.events, events...)
 	return make([]producer.Written, len(events)), nil
 }

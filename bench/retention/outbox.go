@@ -93,7 +93,7 @@ func commits(ctx context.Context, out *producer.Outbox[pgx.Tx], d time.Duration)
 	for begun := time.Now(); time.Since(begun) < d; {
 		one := time.Now()
 		err := out.Transact(ctx, func(ctx context.Context, w *producer.Writer[pgx.Tx]) error {
-			_, err := w.Queue(producer.Event{Topic: "order.placed", Key: "live", Random: true, Payload: []byte(strconv.Itoa(len(all)))})
+			_, err := w.Write(ctx, producer.Event{Topic: "order.placed", Key: "live", Random: true, Payload: []byte(strconv.Itoa(len(all)))})
 			return err
 		})
 		if err != nil {

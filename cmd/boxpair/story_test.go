@@ -67,7 +67,7 @@ func (s *story) place(order string) {
 	ok(s.t, s.outbox.Transact(s.t.Context(), func(ctx context.Context, w *producer.Writer[pgx.Tx]) error {
 		written, err := w.Write(ctx, producer.Event{Topic: "order.placed", Key: order, Source: "order/" + order, Version: 1, Payload: []byte(payload)})
 		for _, one := range written {
-			s.variable["ORDER"] = one.ID.String()
+			s.variable["ORDER"] = one.String()
 		}
 		return err
 	}))

@@ -222,7 +222,7 @@ func TestNestedTransactionOfGORMTakesItsEventsBack(t *testing.T) {
 			}
 			ok(t, db.Create(&Order{ID: "2"}).Error)
 			written, err := w.Write(t.Context(), producer.Event{Topic: topic, Key: "2", Source: "batch", Version: 1})
-			if err != nil || written[0].ID != idgen.Of("shop", "batch", 1, 1) {
+			if err != nil || written[0] != idgen.Of("shop", "batch", 1, 1) {
 				t.Errorf("wrote %v, %v", written, err)
 			}
 			return nil

@@ -184,7 +184,7 @@ func (s saga[TX]) emit(ctx context.Context, w *consumer.Work[TX], topic, kind st
 	if err != nil {
 		return err
 	}
-	_, err = w.Queue(event)
+	_, err = w.Write(ctx, event)
 	return err
 }
 
@@ -222,7 +222,7 @@ func place[TX any](ctx context.Context, outbox *producer.Outbox[TX], db database
 			return err
 		}
 		event.Source, event.Version = "order/"+o.ID, 1
-		_, err = w.Queue(event)
+		_, err = w.Write(ctx, event)
 		return err
 	})
 }

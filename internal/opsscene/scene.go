@@ -145,7 +145,7 @@ func (s *Scene) Write(ctx context.Context, topic, key string, n int, due time.Ti
 			if err != nil {
 				return err
 			}
-			ids = append(ids, written[0].ID)
+			ids = append(ids, written[0])
 		}
 		return nil
 	})

@@ -62,9 +62,14 @@ type EventStore[TX any] interface {
 	Retryable(err error) bool
 }
 
-// CommitStore is an optional part of a [Store] that sends queued events together with the COMMIT.
-// Without CommitStore, queued events are written just before the COMMIT.
+// CommitStore is an optional part of a [Store] that sends events together with the COMMIT. Without
+// CommitStore, events are written at once.
 type CommitStore[TX any] interface {
+	// WaitForCommit tells whether records may wait in memory until AppendAtCommit queues them for the
+	// COMMIT of tx: the caller has no savepoint in tx, as far as the store can know. Before the
+	// caller sets one, the store calls flush, which writes the records: they would be rolled back
+	// with the savepoint otherwise, or outlive it.
+	WaitForCommit(tx TX, flush func(ctx context.Context) error) bool
 	// AppendAtCommit queues an [EventStore.Append] for the COMMIT of tx, behind all earlier
 	// statements of tx. It does no I/O. Where Append would fail, the commit fails with the error of
 	// Append, [ErrSecondWriter] included, and nothing is committed. AppendAtCommit queues nothing

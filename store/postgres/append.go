@@ -26,14 +26,9 @@ import (
 // present row, even if the row was committed after this statement began; a SELECT beside the INSERT
 // would miss such a row.
 //
-// tellWritten: at a COMMIT ($3), the result is not read and cannot stop the COMMIT, so a second
-// writer must be an error of the statement.
+// AtCommit: the result of a statement with a COMMIT is not read. The writer of a transaction of the
+// store is checked by its guard instead, which saves a part of the work.
 const (
-	oneWriter = `
-WITH writer AS MATERIALIZED (
-    SELECT CASE WHEN coalesce(current_setting($1, true), '') = '' THEN set_config($1, $2, true)
-                ELSE current_setting($1, true) END = $2 AS mine
-)`
 	insertEvents = `INSERT INTO {{outbox_events}} AS e (
         dispatch_id, digest, shard, topic, key, source, version, index, payload,
         type, producer, schema_version, content_type, headers,
@@ -42,30 +37,23 @@ WITH writer AS MATERIALIZED (
     ON CONFLICT (dispatch_id) DO UPDATE SET altered = NULL WHERE e.digest IS DISTINCT FROM excluded.digest
     RETURNING e.id, e.shard, e.dispatch_id`
 	tellWritten = `
-SELECT CASE WHEN $3::boolean THEN 1 / writer.mine::integer = 1 ELSE writer.mine END,
-    CASE WHEN NOT $3::boolean THEN ARRAY(SELECT dispatch_id FROM written) END
-FROM writer`
-)
+SELECT writer.mine, ARRAY(SELECT dispatch_id FROM written) FROM writer`
 
-var (
-	// appendEvent is for one event: 19 arrays of one element cost more than their elements.
-	appendEvent = statement(oneWriter + `, written AS (
-    ` + insertEvents + `)
-    SELECT $4::uuid, $5::bytea, $6::smallint, $7::text, $8::text, $9::text, $10::bigint, $11::integer, $12::bytea,
-        $13::text, $14::text, $15::integer, $16::text, $17::text::json,
-        $18::text, $19::text, $20::text, coalesce(nullif($21::timestamptz, '-infinity'), clock_timestamp()), $22::integer
-    FROM writer WHERE writer.mine` + refuseOtherContent + `
-), queued AS (
-    INSERT INTO {{outbox_queue}} (shard, id) SELECT shard, id FROM written
-)` + tellWritten)
-
-	// appendEvents is for many events. WITH ORDINALITY and ORDER BY keep the order of the arrays.
-	// Identity values are assigned after the sort, so ids follow the order of the records.
-	//
-	// common: a column with one value for all events is sent as an array of one element, and unnest
-	// fills the other rows with NULL. No sent value is NULL.
-	appendEvents = statement(oneWriter + `, written AS (
-    ` + insertEvents + `)
+	oneEvent = `
+    SELECT $1::uuid, $2::bytea, $3::smallint, $4::text, $5::text, $6::text, $7::bigint, $8::integer, $9::bytea,
+        $10::text, $11::text, $12::integer, $13::text, $14::text::json,
+        $15::text, $16::text, $17::text, coalesce(nullif($18::timestamptz, '-infinity'), clock_timestamp()), $19::integer`
+	arrays = `unnest(
+        $1::uuid[], $2::bytea[], $3::smallint[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::integer[],
+        $9::bytea[], $10::text[], $11::text[], $12::integer[], $13::text[], $14::text[],
+        $15::text[], $16::text[], $17::text[], $18::timestamptz[], $19::integer[]`
+	arrayNames = `
+        dispatch_id, digest, shard, topic, key, source, version, index,
+        payload, type, producer, schema_version, content_type, headers,
+        correlation_id, traceparent, tracestate, occurred_at, resend_seconds`
+	// manyEvents: a column with one value for all events is sent as an array of one element, and
+	// unnest fills the other rows with NULL. No sent value is NULL.
+	manyEvents = `
     SELECT r.dispatch_id, r.digest, r.shard, r.topic, r.key, r.source, r.version, r.index, r.payload,
         coalesce(r.type, common.type), coalesce(r.producer, common.producer),
         coalesce(r.schema_version, common.schema_version), coalesce(r.content_type, common.content_type),
@@ -73,54 +61,69 @@ var (
         coalesce(r.traceparent, common.traceparent), coalesce(r.tracestate, common.tracestate),
         coalesce(nullif(coalesce(r.occurred_at, common.occurred_at), '-infinity'), clock_timestamp()),
         coalesce(r.resend_seconds, common.resend_seconds)
-    FROM writer, (
-        SELECT ($13::text[])[1] AS type, ($14::text[])[1] AS producer, ($15::integer[])[1] AS schema_version,
-            ($16::text[])[1] AS content_type, ($17::text[])[1] AS headers, ($18::text[])[1] AS correlation_id,
-            ($19::text[])[1] AS traceparent, ($20::text[])[1] AS tracestate, ($21::timestamptz[])[1] AS occurred_at,
-            ($22::integer[])[1] AS resend_seconds
-    ) AS common, unnest(
-        $4::uuid[], $5::bytea[], $6::smallint[], $7::text[], $8::text[], $9::text[], $10::bigint[], $11::integer[],
-        $12::bytea[], $13::text[], $14::text[], $15::integer[], $16::text[], $17::text[],
-        $18::text[], $19::text[], $20::text[], $21::timestamptz[], $22::integer[]
-    ) WITH ORDINALITY AS r (
-        dispatch_id, digest, shard, topic, key, source, version, index,
-        payload, type, producer, schema_version, content_type, headers,
-        correlation_id, traceparent, tracestate, occurred_at, resend_seconds, n)
-    WHERE writer.mine
-    ORDER BY r.n` + refuseOtherContent + `
-), queued AS (
-    INSERT INTO {{outbox_queue}} (shard, id) SELECT shard, id FROM written
-)` + tellWritten)
-
-	// appendDeferred is for events of which some are deferred. A deferred event has a row in
-	// outbox_deferred instead of the queue. The statement is separate so that other events do not
-	// pay for deferral. The keys come from the arguments, since producers may not read keys in the
-	// log. The keys come as an object, since a join of arrays may be planned for a few rows and
-	// meet ten thousand.
-	appendDeferred = statement(oneWriter + `, written AS (
-    ` + insertEvents + `, due_at)
+    FROM (
+        SELECT ($10::text[])[1] AS type, ($11::text[])[1] AS producer, ($12::integer[])[1] AS schema_version,
+            ($13::text[])[1] AS content_type, ($14::text[])[1] AS headers, ($15::text[])[1] AS correlation_id,
+            ($16::text[])[1] AS traceparent, ($17::text[])[1] AS tracestate, ($18::timestamptz[])[1] AS occurred_at,
+            ($19::integer[])[1] AS resend_seconds
+    ) AS common, ` + arrays + `) WITH ORDINALITY AS r (` + arrayNames + `, n)`
+	someDeferred = `
     SELECT r.dispatch_id, r.digest, r.shard, r.topic, r.key, r.source, r.version, r.index, r.payload,
         r.type, r.producer, r.schema_version, r.content_type, r.headers::json,
         r.correlation_id, r.traceparent, r.tracestate, coalesce(nullif(r.occurred_at, '-infinity'), clock_timestamp()),
         r.resend_seconds, CASE WHEN r.due_at > clock_timestamp() THEN r.due_at END
-    FROM writer, unnest(
-        $4::uuid[], $5::bytea[], $6::smallint[], $7::text[], $8::text[], $9::text[], $10::bigint[], $11::integer[],
-        $12::bytea[], $13::text[], $14::text[], $15::integer[], $16::text[], $17::text[],
-        $18::text[], $19::text[], $20::text[], $21::timestamptz[], $22::integer[], $23::timestamptz[]
-    ) WITH ORDINALITY AS r (
-        dispatch_id, digest, shard, topic, key, source, version, index,
-        payload, type, producer, schema_version, content_type, headers,
-        correlation_id, traceparent, tracestate, occurred_at, resend_seconds, due_at, n)
-    WHERE writer.mine
-    ORDER BY r.n` + refuseOtherContent + `, e.due_at
-), queued AS (
-    INSERT INTO {{outbox_queue}} (shard, id) SELECT shard, id FROM written WHERE due_at IS NULL
-), keys AS MATERIALIZED (
-    SELECT jsonb_object($4::uuid[]::text[], $8::text[]) AS of
+    FROM ` + arrays + `, $20::timestamptz[]) WITH ORDINALITY AS r (` + arrayNames + `, due_at, n)`
+
+	queueEvents = `INSERT INTO {{outbox_queue}} (shard, id) SELECT shard, id FROM written`
+	// deferEvents takes the keys from the arguments, since producers may not read keys in the log.
+	// The keys come as an object, since a join of arrays may be planned for a few rows and meet ten
+	// thousand.
+	deferEvents = `
+, keys AS MATERIALIZED (
+    SELECT jsonb_object($1::uuid[]::text[], $5::text[]) AS of
 ), waiting AS (
     INSERT INTO {{outbox_deferred}} (id, due_at, shard, key)
     SELECT w.id, w.due_at, w.shard, k.of ->> w.dispatch_id::text FROM written w, keys k WHERE w.due_at IS NOT NULL
-)` + tellWritten)
+)
+`
+)
+
+// oneWriter returns the check of the writer, by the variable and the token in the given arguments.
+func oneWriter(variable, token string) string {
+	return `WITH writer AS MATERIALIZED (
+    SELECT CASE WHEN coalesce(current_setting(` + variable + `::text, true), '') = '' THEN set_config(` + variable + `::text, ` + token + `::text, true)
+                ELSE current_setting(` + variable + `::text, true) END = ` + token + ` AS mine
+), `
+}
+
+var (
+	// appendEvent is for one event: 19 arrays of one element cost more than their elements.
+	appendEvent = statement(oneWriter("$20", "$21") + `written AS (
+    ` + insertEvents + `)` + oneEvent + `
+    FROM writer WHERE writer.mine` + refuseOtherContent + `
+), queued AS (` + queueEvents + `)` + tellWritten)
+	appendEventAtCommit = statement(`WITH written AS (
+    ` + insertEvents + `)` + oneEvent + refuseOtherContent + `
+) ` + queueEvents)
+
+	// appendEvents is for many events. WITH ORDINALITY and ORDER BY keep the order of the arrays.
+	// Identity values are assigned after the sort, so ids follow the order of the records.
+	appendEvents = statement(oneWriter("$20", "$21") + `written AS (
+    ` + insertEvents + `)` + manyEvents + `, writer WHERE writer.mine ORDER BY r.n` + refuseOtherContent + `
+), queued AS (` + queueEvents + `)` + tellWritten)
+	appendEventsAtCommit = statement(`WITH written AS (
+    ` + insertEvents + `)` + manyEvents + ` ORDER BY r.n` + refuseOtherContent + `
+) ` + queueEvents)
+
+	// appendDeferred is for events of which some are deferred. A deferred event has a row in
+	// outbox_deferred instead of the queue. The statement is separate so that other events do not
+	// pay for deferral.
+	appendDeferred = statement(oneWriter("$21", "$22") + `written AS (
+    ` + insertEvents + `, due_at)` + someDeferred + `, writer WHERE writer.mine ORDER BY r.n` + refuseOtherContent + `, e.due_at
+), queued AS (` + queueEvents + ` WHERE due_at IS NULL)` + deferEvents + tellWritten)
+	appendDeferredAtCommit = statement(`WITH written AS (
+    ` + insertEvents + `, due_at)` + someDeferred + ` ORDER BY r.n` + refuseOtherContent + `, e.due_at
+)` + deferEvents + queueEvents + ` WHERE due_at IS NULL`)
 )
 
 // Append implements [outbox.EventStore], in one round trip.
@@ -128,13 +131,17 @@ func (s *Store) Append(ctx context.Context, tx pgx.Tx, writer uuid.UUID, records
 	if len(records) == 0 {
 		return nil, nil
 	}
-	t, args, err := s.appending(tx, writer, records, false)
-	if err != nil {
-		return nil, err
+	if g, ok := tx.(*guardedTx); ok && !g.guard.isWriter(s.writerVariable, writer) {
+		return nil, fmt.Errorf("append events: %w", outbox.ErrSecondWriter)
 	}
+	c, err := newColumns(records)
+	if err != nil {
+		return nil, fmt.Errorf("append events: %w", err)
+	}
+	t, args := c.arguments(tx, appendEvent, appendEvents, appendDeferred)
 	var mine bool
 	var written []pgtype.UUID
-	if err := exec(ctx, tx, []any{&mine, &written}, s.sql[t], args...); err != nil {
+	if err := exec(ctx, tx, []any{&mine, &written}, s.sql[t], append(args, s.writerVariable, writer.String())...); err != nil {
 		return nil, failed("append events", appendError(err))
 	}
 	if !mine {
@@ -143,23 +150,26 @@ func (s *Store) Append(ctx context.Context, tx pgx.Tx, writer uuid.UUID, records
 	return known(records, written), nil
 }
 
-// appending returns the statement that appends records, in tx or with its COMMIT, and the
-// arguments.
-func (s *Store) appending(tx pgx.Tx, writer uuid.UUID, records []outbox.Record, atCommit bool) (*template, []any, error) {
-	c, err := newColumns(records)
-	if err != nil {
-		return nil, nil, fmt.Errorf("append events: %w", err)
-	}
-	args := append(make([]any, 0, 23), s.writerVariable, writer.String(), atCommit)
-	switch lean := len(records) >= leanFrom && described(tx); {
+// arguments returns the statement that appends the records of c, of three, and its arguments.
+func (c *columns) arguments(tx pgx.Tx, single, many, deferred *template) (*template, []any) {
+	args := make([]any, 0, 22)
+	switch lean := len(c.id) >= leanFrom && described(tx); {
 	case c.due != nil:
-		return appendDeferred, append(c.arrays(args, lean), c.due), nil
-	case len(records) == 1:
-		return appendEvent, c.single(args), nil
+		return deferred, append(c.arrays(args, lean), c.due)
+	case len(c.id) == 1:
+		return single, c.single(args)
 	default:
 		c.share()
-		return appendEvents, c.arrays(args, lean), nil
+		return many, c.arrays(args, lean)
 	}
+}
+
+// WaitForCommit implements [outbox.CommitStore]. Records do not wait in a transaction whose
+// connection the caller has taken (Conn), or in which the caller has set a savepoint by a statement:
+// such a transaction may be rolled back in part at any time.
+func (s *Store) WaitForCommit(tx pgx.Tx, flush func(ctx context.Context) error) bool {
+	_, err := queueing(tx)
+	return err == nil && tx.(*guardedTx).guard.await(s.writerVariable, flush)
 }
 
 // AppendAtCommit implements [outbox.CommitStore] for transactions of [Store.Transact] and of an
@@ -172,19 +182,19 @@ func (s *Store) AppendAtCommit(tx pgx.Tx, writer uuid.UUID, records []outbox.Rec
 	if len(records) == 0 {
 		return true, nil
 	}
-	sql, args, err := s.appending(tx, writer, records, true)
-	if err != nil {
-		return false, err
+	if !tx.(*guardedTx).guard.isWriter(s.writerVariable, writer) {
+		return false, fmt.Errorf("append events: %w", outbox.ErrSecondWriter)
 	}
+	c, err := newColumns(records)
+	if err != nil {
+		return false, fmt.Errorf("append events: %w", err)
+	}
+	sql, args := c.arguments(tx, appendEventAtCommit, appendEventsAtCommit, appendDeferredAtCommit)
 	t.queue(s.sql[sql], args...).Fn = func(results pgx.BatchResults) error {
-		_, err := results.Exec()
-		switch {
-		case err == nil:
-			return nil
-		case sqlState(err) == "22012": // division_by_zero, from tellWritten
-			err = outbox.ErrSecondWriter
+		if _, err := results.Exec(); err != nil {
+			return failed("append events", appendError(err))
 		}
-		return failed("append events", appendError(err))
+		return nil
 	}
 	return true, nil
 }

@@ -22,8 +22,8 @@ const (
 // AtCommit queues a statement for the COMMIT: all queued statements and the COMMIT travel in one
 // round trip. The statements run in the order of queueing, after all other statements of the
 // transaction. AtCommit is for writes whose result is not needed. With group commit, a whole group
-// of handlers takes one round trip. A producer.Outbox.Transact that only queues, including events
-// by Writer.Queue, takes one round trip from BEGIN to COMMIT.
+// of handlers takes one round trip. A producer.Outbox.Transact that only queues statements and
+// writes events takes one round trip from BEGIN to COMMIT.
 //
 //	err := postgres.AtCommit(w.DB(), `UPDATE stock SET …`, id)
 //
@@ -31,9 +31,10 @@ const (
 // AtCommit refuses any other transaction, and a savepoint. AtCommit does no I/O. If the statement
 // fails, the handler or Transact fails, and the transaction is rolled back.
 //
-// If the statement takes the lock that puts the events of a key in order, queue those events behind
-// the statement. producer.Writer.Write would write the events before the statement. So would
-// Savepoint, Cancel and Reschedule of the writer, which write queued events at once.
+// If the statement takes the lock that puts the events of a key in order, the events must be written
+// behind the statement. producer.Writer.Write does that, unless the caller has a savepoint; WriteNow
+// would write the events before the statement. So would Savepoint, Cancel and Reschedule of the
+// writer, which write waiting events at once.
 func AtCommit(tx pgx.Tx, sql string, args ...any) error {
 	t, err := queueing(tx)
 	if err == nil {

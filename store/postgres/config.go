@@ -47,7 +47,9 @@ type Store struct {
 	iso   pgx.TxIsoLevel
 	mode  pgx.QueryExecMode
 	keeps bool // the pool keeps prepared statements, see [Store.kept]
-	sql   statements
+	// batches tells that a statement of the caller does the same in a batch.
+	batches bool
+	sql     statements
 
 	allAttempts bool
 
@@ -80,7 +82,10 @@ func New(pool *pgxpool.Pool, cfg Config) (*Store, error) {
 		iso:   cfg.Isolation,
 		mode:  planEach(pool),
 		keeps: prepares(pool),
-		sql:   newStatements(names),
+		// A tracer of single statements would not see a statement in a batch.
+		batches: prepares(pool) && pool.Config().ConnConfig.Tracer == nil,
+
+		sql: newStatements(names),
 
 		allAttempts: cfg.AllAttempts,
 

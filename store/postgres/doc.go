@@ -26,10 +26,11 @@
 //
 // # Round trips of Transact
 //
-// A transaction of [Store.Transact] begins on the server with its first statement. A statement of
-// the caller waits for BEGIN; a statement of this package travels with BEGIN. Statements queued by
-// [AtCommit] and events queued by producer.Writer.Queue travel with the COMMIT, in one message to
-// the server: after a failed statement the server runs no further statement. A transaction of
+// A transaction of [Store.Transact] begins on the server with its first statement. BEGIN travels
+// with a statement of this package, and with the caller's Exec with arguments, unless the pool has a
+// tracer or does not prepare statements. Any other statement of the caller waits for BEGIN.
+// Statements queued by [AtCommit] and events of producer.Writer.Write travel with the COMMIT, in one
+// message to the server: after a failed statement the server runs no further statement. A transaction of
 // queued statements takes one round trip. If the connection breaks meanwhile, the outcome is
 // unknown, as for a COMMIT, unless the server has already refused to begin. Transact waits for the
 // answer for up to 30 s, even if the context ends. Locks of keys (producer.Config.LockKeys) are

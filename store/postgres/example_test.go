@@ -148,12 +148,12 @@ func ExampleAtCommit() {
 		if err != nil {
 			return err
 		}
-		_, err = inbox.Handle("reserve", func(_ context.Context, w *consumer.Work[pgx.Tx], _ *message.Message) error {
+		_, err = inbox.Handle("reserve", func(ctx context.Context, w *consumer.Work[pgx.Tx], _ *message.Message) error {
 			sku := w.Event().Key
 			if err := postgres.AtCommit(w.DB(), "UPDATE stock SET reserved = reserved + 1 WHERE sku = $1", sku); err != nil {
 				return err
 			}
-			_, err := w.Queue(producer.Event{Topic: "stock.reserved", Key: sku})
+			_, err := w.Write(ctx, producer.Event{Topic: "stock.reserved", Key: sku})
 			return err
 		}, consumer.HandlerConfig{Order: consumer.OrderConfig{ByKey: true}, Optimistic: true})
 		return err

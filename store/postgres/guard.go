@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -32,7 +33,12 @@ type guard struct {
 	mu        sync.Mutex // the function may have left goroutines running
 	violation error      // the first rule that the function broke
 	exposed   bool       // the function got the connection, and may have ended the transaction
-	begin     int64      // begin of the exposed transaction, unique among transactions; 0: unknown
+	open      int        // savepoints of the function that have not ended
+	opaque    bool       // the function has set a savepoint by a text, and may roll back to it any time
+	// flush writes the events that wait for the COMMIT, for each outbox by its variable.
+	flush   map[string]func(ctx context.Context) error
+	writers []writerOf // of the events in the transaction
+	begin   int64      // begin of the exposed transaction, unique among transactions; 0: unknown
 }
 
 // guarded runs fn with the transaction. The returned error forbids the commit: the error of fn, a
@@ -98,6 +104,7 @@ func beginOf(ctx context.Context, conn *pgx.Conn) (at int64, err error) {
 
 // expose notes that the function gets the connection.
 func (g *guard) expose(ctx context.Context) {
+	_ = g.settle(ctx) // its error forbids the commit
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	conn := g.tx.session
@@ -116,12 +123,8 @@ func (g *guard) expose(ctx context.Context) {
 // Restoring the setting afterwards would not do: behind a pooler, the restoring transaction may get
 // a different session.
 func (g *guard) admit(sql string) error {
-	if g.over.Load() {
-		return fmt.Errorf("%w: %w", pgx.ErrTxClosed, sqlstore.ErrReturned)
-	}
-	conn := g.tx.session
-	if g.tx.hasBegun() && !conn.IsClosed() && conn.PgConn().TxStatus() == 'I' {
-		return g.violate(sqlstore.ErrEnded) // the statement would commit by itself
+	if err := g.lasts(); err != nil {
+		return err
 	}
 	r := syntax.Read(sql)
 	switch {
@@ -132,7 +135,83 @@ func (g *guard) admit(sql string) error {
 	case g.separate && r.Separates(sql):
 		return g.violate(inbox.ErrNotShared)
 	}
+	if r.Savepoint {
+		if err := g.settle(g.ctx); err != nil {
+			return err
+		}
+		g.mu.Lock()
+		g.opaque = true
+		g.mu.Unlock()
+	}
 	return g.observe(sql)
+}
+
+// lasts refuses a statement after the function has returned or the transaction has ended.
+func (g *guard) lasts() error {
+	if g.over.Load() {
+		return fmt.Errorf("%w: %w", pgx.ErrTxClosed, sqlstore.ErrReturned)
+	}
+	conn := g.tx.session
+	if g.tx.hasBegun() && !conn.IsClosed() && conn.PgConn().TxStatus() == 'I' {
+		return g.violate(sqlstore.ErrEnded) // the statement would commit by itself
+	}
+	return nil
+}
+
+// await tells whether events may wait for the COMMIT: the transaction can only be rolled back as a
+// whole, since the function has no savepoint, nor the connection, on which it could set one. It
+// keeps flush for the time when that changes.
+func (g *guard) await(variable string, flush func(ctx context.Context) error) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.open > 0 || g.opaque || g.exposed {
+		return false
+	}
+	if g.flush == nil {
+		g.flush = make(map[string]func(context.Context) error, 1)
+	}
+	g.flush[variable] = flush
+	return true
+}
+
+// settle writes the events that wait, before a savepoint of the function.
+func (g *guard) settle(ctx context.Context) error {
+	g.mu.Lock()
+	waiting := g.flush
+	g.flush = nil
+	g.mu.Unlock()
+	for _, flush := range waiting {
+		if err := flush(ctx); err != nil {
+			return g.violate(err)
+		}
+	}
+	return nil
+}
+
+// savepoint notes that the function has set (1) or ended (-1) a savepoint.
+func (g *guard) savepoint(n int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.open += n
+}
+
+// writerOf is the writer of the transaction's events in the outbox with the given variable.
+type writerOf struct {
+	variable string
+	writer   uuid.UUID
+}
+
+// isWriter tells whether writer is the only writer in the outbox with the given variable so far.
+func (g *guard) isWriter(variable string, writer uuid.UUID) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, w := range g.writers {
+		if w.variable == variable {
+			return w.writer == writer
+		}
+	}
+	g.writers = append(g.writers, writerOf{variable, writer})
+	return true
 }
 
 // observe tells a test of the statement that runs next. An error of the test forbids the commit.
@@ -172,6 +251,20 @@ func (t *guardedTx) admitted(ctx context.Context, sql string, args ...any) (pgx.
 	return tx, nil
 }
 
+// own returns the transaction for a statement of the store, which may do what a function's may not.
+func (t *guardedTx) own(ctx context.Context, sql string) (pgx.Tx, error) {
+	if err := t.guard.lasts(); err != nil {
+		return nil, err
+	}
+	if err := t.guard.observe(sql); err != nil {
+		return nil, err
+	}
+	if t.sp != nil {
+		return t.sp, nil
+	}
+	return t.guard.tx.begun(ctx)
+}
+
 // rewrites tells whether an argument gets the connection, to rewrite the statement. Named arguments
 // only replace names by numbers.
 func rewrites(arg any) bool {
@@ -191,12 +284,20 @@ func (t *guardedTx) beginSavepoint(ctx context.Context, owned bool) (*guardedTx,
 	if err != nil {
 		return nil, err
 	}
+	if !owned {
+		if err := t.guard.settle(ctx); err != nil {
+			return nil, err
+		}
+	}
 	if err := t.guard.observe("SAVEPOINT"); err != nil {
 		return nil, err
 	}
 	sp, err := tx.Begin(ctx)
 	if err != nil {
 		return nil, err
+	}
+	if !owned {
+		t.guard.savepoint(1)
 	}
 	return &guardedTx{guard: t.guard, sp: sp, owned: owned}, nil
 }
@@ -213,7 +314,10 @@ func (t *guardedTx) Commit(ctx context.Context) error {
 	if err := t.guard.observe("RELEASE SAVEPOINT"); err != nil {
 		return err
 	}
-	t.ended = true
+	if !t.ended {
+		t.ended = true
+		t.guard.savepoint(-1)
+	}
 	return t.sp.Commit(ctx)
 }
 
@@ -228,6 +332,7 @@ func (t *guardedTx) Rollback(ctx context.Context) error {
 	}
 	if !t.ended {
 		t.ended = true
+		t.guard.savepoint(-1)
 		_ = t.guard.observe("ROLLBACK TO SAVEPOINT") // a rollback is made after any error
 	}
 	return t.sp.Rollback(ctx)
@@ -235,6 +340,15 @@ func (t *guardedTx) Rollback(ctx context.Context) error {
 
 // Exec implements [pgx.Tx].
 func (t *guardedTx) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	if first := t.guard.tx; t.sp == nil && first.travels(args) {
+		if err := t.guard.admit(sql); err != nil {
+			return pgconn.CommandTag{}, err
+		}
+		if tag, sent, err := first.execFirst(ctx, sql, args); sent {
+			return tag, err
+		}
+		return first.execBegun(ctx, sql, args)
+	}
 	tx, err := t.admitted(ctx, sql, args...)
 	if err != nil {
 		return pgconn.CommandTag{}, err

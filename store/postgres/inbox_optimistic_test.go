@@ -89,7 +89,7 @@ func TestOptimisticClaimWithWhatIsQueuedIsOneRoundTrip(t *testing.T) {
 				begun := r.trips.Load()
 				v, err := r.store.Apply(r.ctx(), c, func(ctx context.Context, tx pgx.Tx) error {
 					w := r.outbox.Handling(tx, "service/handler", transport.Event{ID: c.ID})
-					r.ok(queueOrder(w, n))
+					r.ok(queueOrder(t.Context(), w, n))
 					return w.FlushAtCommit(ctx)
 				})
 				if err != nil || v != inbox.Applied {

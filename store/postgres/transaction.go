@@ -2,9 +2,11 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/boxpair/boxpair/store/inbox"
 )
@@ -16,9 +18,9 @@ import (
 // starts with BEGIN, and with the settings and locks of an inbox. Queued statements go with the
 // COMMIT. A transaction of queued statements takes one round trip from BEGIN to COMMIT.
 //
-// A statement of the caller is sent after a separate BEGIN: a batch of pgx would hide the statement
-// from tracers of single statements, ignore modes of execution, and close the connection on an
-// argument that cannot be encoded. The store's own statements travel with the BEGIN.
+// The store's own statements travel with the BEGIN, and so does the caller's Exec with arguments
+// ([transaction.travels]). Any other statement of the caller is sent after a separate BEGIN: a batch
+// of pgx would hide the statement from tracers of single statements, and ignore modes of execution.
 type transaction struct {
 	store   *Store
 	conn    connection
@@ -99,13 +101,18 @@ func (t *transaction) send(ctx context.Context, b *pgx.Batch) error {
 // exec runs a statement of the store in tx, and reads its row into values unless values is empty. A
 // BEGIN that is still to be sent travels with the statement.
 func exec(ctx context.Context, tx pgx.Tx, values []any, sql string, args ...any) error {
-	if g, ok := tx.(*guardedTx); ok && g.sp == nil && !g.guard.over.Load() {
-		if t := g.guard.tx; t.opening != nil && t.claim == nil {
+	if g, ok := tx.(*guardedTx); ok {
+		if t := g.guard.tx; g.sp == nil && t.opening != nil && t.claim == nil && !g.guard.over.Load() {
 			if err := g.guard.observe(sql); err != nil {
 				return err
 			}
 			return t.first(ctx, values, sql, args)
 		}
+		own, err := g.own(ctx, sql)
+		if err != nil {
+			return err
+		}
+		tx = own
 	}
 	if len(values) == 0 {
 		_, err := tx.Exec(ctx, sql, args...)
@@ -127,6 +134,58 @@ func (t *transaction) first(ctx context.Context, values []any, sql string, args 
 		t.err = fmt.Errorf("begin: %w", err)
 	}
 	return err
+}
+
+// travels tells whether the caller's Exec with args may travel with the BEGIN.
+func (t *transaction) travels(args []any) bool {
+	if t.opening == nil || len(t.opening.QueuedQueries) > 1 || t.claim != nil || t.over || t.err != nil || len(args) == 0 {
+		return false
+	}
+	switch args[0].(type) {
+	case pgx.QueryRewriter, pgx.QueryExecMode, pgx.QueryResultFormats, pgx.QueryResultFormatsByOID:
+		return false
+	}
+	return t.store.batches
+}
+
+// execFirst begins the transaction with the caller's Exec. If pgx could not prepare the statement or
+// encode an argument, nothing was begun, and sent is false: the statement is to be sent by itself,
+// for the error that the caller expects.
+func (t *transaction) execFirst(ctx context.Context, sql string, args []any) (tag pgconn.CommandTag, sent bool, err error) {
+	b := t.batch()
+	b.Queue(sql, args...).Exec(func(result pgconn.CommandTag) error {
+		tag = result
+		return nil
+	})
+	err = t.send(ctx, b)
+	if _, unsent := errors.AsType[pgx.ErrPreprocessingBatch](err); unsent {
+		t.tx, t.opening = nil, &pgx.Batch{}
+		t.opening.BeginTx(t.options)
+		return tag, false, nil
+	}
+	if err != nil && (t.session.IsClosed() || t.session.PgConn().TxStatus() == 'I') {
+		t.err = fmt.Errorf("begin: %w", err)
+	}
+	return tag, true, err
+}
+
+// execBegun runs the caller's Exec after a separate BEGIN. pgx has closed the connection if it could
+// not encode an argument in a batch: the transaction then begins on another.
+func (t *transaction) execBegun(ctx context.Context, sql string, args []any) (pgconn.CommandTag, error) {
+	if t.session.IsClosed() {
+		t.conn.Release() // first, since the pool may have one connection
+		conn, err := t.store.conns.acquire(ctx)
+		if err != nil {
+			t.err = fmt.Errorf("begin: %w", err)
+			return pgconn.CommandTag{}, t.err
+		}
+		t.conn, t.session = conn, conn.Conn()
+	}
+	tx, err := t.begun(ctx)
+	if err != nil {
+		return pgconn.CommandTag{}, err
+	}
+	return tx.Exec(ctx, sql, args...)
 }
 
 // run runs a handler in the transaction. The error comes back unchanged, with two exceptions:

@@ -99,11 +99,11 @@ func placed(n int) producer.Event {
 }
 
 // queueOrder queues an order and its event.
-func queueOrder(w *producer.Writer[pgx.Tx], n int) error {
+func queueOrder(ctx context.Context, w *producer.Writer[pgx.Tx], n int) error {
 	if err := postgres.AtCommit(w.DB(), insertOrder, n); err != nil {
 		return err
 	}
-	_, err := w.Queue(placed(n))
+	_, err := w.Write(ctx, placed(n))
 	return err
 }
 
@@ -132,28 +132,28 @@ func TestTransactOfWhatIsQueuedIsOneRoundTrip(t *testing.T) {
 		fn    func(ctx context.Context, w *producer.Writer[pgx.Tx]) error
 	}{
 		"nothing": {trips: 0, fn: func(context.Context, *producer.Writer[pgx.Tx]) error { return nil }},
-		"a statement and an event": {trips: 1, fn: func(_ context.Context, w *producer.Writer[pgx.Tx]) error {
+		"a statement and an event": {trips: 1, fn: func(ctx context.Context, w *producer.Writer[pgx.Tx]) error {
 			n++
-			return queueOrder(w, n)
+			return queueOrder(ctx, w, n)
 		}},
-		"with the key locked": {trips: 2, locks: true, fn: func(_ context.Context, w *producer.Writer[pgx.Tx]) error {
+		"with the key locked": {trips: 2, locks: true, fn: func(ctx context.Context, w *producer.Writer[pgx.Tx]) error {
 			n++
-			return queueOrder(w, n)
+			return queueOrder(ctx, w, n)
 		}},
-		"an event that is written": {trips: 2, fn: func(ctx context.Context, w *producer.Writer[pgx.Tx]) error {
+		"an event that is written now": {trips: 2, fn: func(ctx context.Context, w *producer.Writer[pgx.Tx]) error {
 			n++
 			if err := postgres.AtCommit(w.DB(), insertOrder, n); err != nil {
 				return err
 			}
-			_, err := w.Write(ctx, placed(n))
+			_, err := w.WriteNow(ctx, placed(n))
 			return err
 		}},
-		"a statement at once": {trips: 3, fn: func(ctx context.Context, w *producer.Writer[pgx.Tx]) error {
+		"a statement at once": {trips: 2, fn: func(ctx context.Context, w *producer.Writer[pgx.Tx]) error {
 			n++
 			if _, err := w.DB().Exec(ctx, insertOrder, n); err != nil {
 				return err
 			}
-			_, err := w.Queue(placed(n))
+			_, err := w.Write(ctx, placed(n))
 			return err
 		}},
 	} {
@@ -174,24 +174,24 @@ func TestTransactOfWhatIsQueuedIsOneRoundTrip(t *testing.T) {
 func TestQueuedOrderAndEventCommitTogetherOrNotAtAll(t *testing.T) {
 	t.Parallel()
 	inEveryMode(t, func(r *transactRig) {
-		r.ok(r.transact(func(_ context.Context, w *producer.Writer[pgx.Tx]) error { return queueOrder(w, 1) }))
+		r.ok(r.transact(func(ctx context.Context, w *producer.Writer[pgx.Tx]) error { return queueOrder(ctx, w, 1) }))
 		other := placed(1)
 		other.Payload = []byte("other secret")
 		for name, fn := range map[string]func(ctx context.Context, w *producer.Writer[pgx.Tx]) error{
-			"a conflict": func(_ context.Context, w *producer.Writer[pgx.Tx]) error {
-				_, err := w.Queue(other)
+			"a conflict": func(ctx context.Context, w *producer.Writer[pgx.Tx]) error {
+				_, err := w.Write(ctx, other)
 				return err
 			},
-			"a statement": func(_ context.Context, w *producer.Writer[pgx.Tx]) error {
+			"a statement": func(ctx context.Context, w *producer.Writer[pgx.Tx]) error {
 				return postgres.AtCommit(w.DB(), "SELECT 1/0")
 			},
-			"syntax": func(_ context.Context, w *producer.Writer[pgx.Tx]) error {
+			"syntax": func(ctx context.Context, w *producer.Writer[pgx.Tx]) error {
 				return postgres.AtCommit(w.DB(), "SELEC")
 			},
-			"an argument": func(_ context.Context, w *producer.Writer[pgx.Tx]) error {
+			"an argument": func(ctx context.Context, w *producer.Writer[pgx.Tx]) error {
 				return postgres.AtCommit(w.DB(), insertOrder, make(chan int))
 			},
-			"the commit": func(_ context.Context, w *producer.Writer[pgx.Tx]) error {
+			"the commit": func(ctx context.Context, w *producer.Writer[pgx.Tx]) error {
 				return postgres.AtCommit(w.DB(), insertOrder, 1)
 			},
 			"a swallowed error": func(ctx context.Context, w *producer.Writer[pgx.Tx]) error {
@@ -207,7 +207,7 @@ func TestQueuedOrderAndEventCommitTogetherOrNotAtAll(t *testing.T) {
 			"the function": func(context.Context, *producer.Writer[pgx.Tx]) error { return errors.New("refused") },
 		} {
 			err := r.transact(func(ctx context.Context, w *producer.Writer[pgx.Tx]) error {
-				if err := queueOrder(w, 2); err != nil {
+				if err := queueOrder(ctx, w, 2); err != nil {
 					return err
 				}
 				return fn(ctx, w)
@@ -223,8 +223,8 @@ func TestQueuedOrderAndEventCommitTogetherOrNotAtAll(t *testing.T) {
 			}
 		}
 		// The connection is as good as new, and an equal event is known.
-		r.ok(r.transact(func(_ context.Context, w *producer.Writer[pgx.Tx]) error {
-			_, err := w.Queue(placed(1))
+		r.ok(r.transact(func(ctx context.Context, w *producer.Writer[pgx.Tx]) error {
+			_, err := w.Write(ctx, placed(1))
 			return err
 		}))
 		r.orders()
@@ -238,7 +238,7 @@ func TestSecondWriterFailsTheCommitOfQueuedEvents(t *testing.T) {
 			if _, err := r.outbox.Tx(w.DB()).Write(ctx, placed(1)); err != nil {
 				return err
 			}
-			return queueOrder(w, 2)
+			return queueOrder(ctx, w, 2)
 		})
 		if !errors.Is(err, outbox.ErrSecondWriter) || errors.Is(err, outbox.ErrCommitUnknown) {
 			r.Errorf("error is %v", err)
@@ -265,7 +265,7 @@ func TestConflictOfAQueuedStatementIsRunAgain(t *testing.T) {
 			if err := postgres.AtCommit(w.DB(), "UPDATE stock SET n = n + 1"); err != nil {
 				return err
 			}
-			return queueOrder(w, attempts)
+			return queueOrder(ctx, w, attempts)
 		}))
 		if n := value[int](r.rig, "SELECT n FROM stock"); n != 2 || attempts != 2 || r.orders() != 1 {
 			r.Errorf("stock is %d after %d attempts", n, attempts)
@@ -277,7 +277,7 @@ func TestQueuedEventsOfASavepointAndStatementsAroundItCommit(t *testing.T) {
 	t.Parallel()
 	inEveryMode(t, func(r *transactRig) {
 		r.ok(r.transact(func(ctx context.Context, w *producer.Writer[pgx.Tx]) error {
-			r.ok(queueOrder(w, 1))
+			r.ok(queueOrder(ctx, w, 1))
 			err := w.Savepoint(ctx, func(ctx context.Context, w *producer.Writer[pgx.Tx]) error {
 				if postgres.AtCommit(w.DB(), insertOrder, 2) == nil {
 					r.Error("a statement within a savepoint was taken for the commit")
@@ -285,18 +285,18 @@ func TestQueuedEventsOfASavepointAndStatementsAroundItCommit(t *testing.T) {
 				if _, err := w.DB().Exec(ctx, insertOrder, 2); err != nil {
 					return err
 				}
-				_, err := w.Queue(placed(2))
+				_, err := w.Write(ctx, placed(2))
 				return err
 			})
 			r.ok(err)
-			err = w.Savepoint(ctx, func(_ context.Context, w *producer.Writer[pgx.Tx]) error {
-				_, err := w.Queue(placed(3))
+			err = w.Savepoint(ctx, func(ctx context.Context, w *producer.Writer[pgx.Tx]) error {
+				_, err := w.Write(ctx, placed(3))
 				return errors.Join(err, errors.New("refused"))
 			})
 			if err == nil {
 				r.Error("the error of the savepoint is lost")
 			}
-			return queueOrder(w, 4)
+			return queueOrder(ctx, w, 4)
 		}))
 		if n := r.orders(); n != 3 {
 			r.Errorf("%d orders", n)
@@ -330,7 +330,7 @@ func TestTransactionIsNotEndedByWhoGotIt(t *testing.T) {
 			r := newTransactRig(t, pgx.QueryExecModeCacheStatement, nil)
 			err := r.transact(func(ctx context.Context, w *producer.Writer[pgx.Tx]) error {
 				_ = end(ctx, w.DB()) // the error is swallowed
-				_, err := w.Queue(placed(1))
+				_, err := w.Write(ctx, placed(1))
 				return err
 			})
 			if err == nil || !strings.Contains(err.Error(), "does not end the transaction") || r.orders() != 0 {

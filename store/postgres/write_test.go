@@ -96,7 +96,7 @@ func TestEventWrittenInSQLIsTheOneThatGoWrites(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var want producer.Written
 			err := outbox.Transact(t.Context(), func(ctx context.Context, w *producer.Writer[pgx.Tx]) error {
-				written, err := w.Write(ctx, e)
+				written, err := w.WriteNow(ctx, e)
 				if err == nil {
 					want = written[0]
 				}
@@ -149,7 +149,7 @@ func TestGoKnowsTheEventThatSQLHasWritten(t *testing.T) {
 	r.ok(err)
 	write := func(e producer.Event) (written []producer.Written, err error) {
 		err = r.outbox("orders").Transact(r.ctx(), func(ctx context.Context, w *producer.Writer[pgx.Tx]) error {
-			written, err = w.Write(ctx, e)
+			written, err = w.WriteNow(ctx, e)
 			return err
 		})
 		return written, err

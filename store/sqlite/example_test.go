@@ -48,7 +48,7 @@ func Example() {
 			if err != nil {
 				return err
 			}
-			written, err = w.Write(ctx, producer.Event{Topic: "order.placed", Key: id, Source: "order/" + id, Version: 1})
+			written, err = w.WriteNow(ctx, producer.Event{Topic: "order.placed", Key: id, Source: "order/" + id, Version: 1})
 			return err
 		})
 		return written, err

@@ -121,7 +121,7 @@ func (m *misuse[TX]) work(ctx context.Context, w *consumer.Work[TX], id uuid.UUI
 	if n == culprit {
 		_ = m.abuse.do(m, ctx, &given[TX]{tx: w.DB(), msg: msg}) // a handler that ignores errors
 	}
-	if _, err := w.Queue(producer.Event{Topic: "out", Random: true}); err != nil {
+	if _, err := w.Write(ctx, producer.Event{Topic: "out", Random: true}); err != nil {
 		return err
 	}
 	if n == culprit && m.fails {
@@ -383,7 +383,7 @@ func (m *misuse[TX]) transact() {
 				return err
 			}
 			_ = m.abuse.do(m, ctx, &given[TX]{tx: w.DB()})
-			_, err := w.Queue(producer.Event{Topic: "out", Random: true})
+			_, err := w.Write(ctx, producer.Event{Topic: "out", Random: true})
 			return err
 		})
 	})
@@ -403,8 +403,8 @@ func (m *misuse[TX]) request() {
 		if err := m.Effect(r.Context(), w.DB(), misuseName(culprit)); err != nil {
 			return err
 		}
+		_, err := w.Write(r.Context(), idempotent.Identify(r.Context(), producer.Event{Topic: "out"}))
 		_ = m.abuse.do(m, r.Context(), &given[TX]{tx: w.DB(), r: r})
-		_, err := w.Queue(idempotent.Identify(r.Context(), producer.Event{Topic: "out"}))
 		rw.WriteHeader(http.StatusCreated)
 		return err
 	})

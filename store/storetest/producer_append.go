@@ -212,13 +212,16 @@ func conflictNamed[TX any](o *outboxRig[TX]) {
 	o.ok(shop.Transact(o.ctx(), func(ctx context.Context, w *producer.Writer[TX]) error {
 		written, err := w.Write(ctx, placed(3, "secret-payload"))
 		o.ok(err)
-		id = written[0].ID
+		id = written[0]
 		return nil
 	}))
 	again := []producer.Event{placed(2, "other"), placed(3, "secret-other"), placed(4, "other")}
 	for how, write := range map[string]func(ctx context.Context, w *producer.Writer[TX]) error{
-		"written": func(ctx context.Context, w *producer.Writer[TX]) error { _, err := w.Write(ctx, again...); return err },
-		"queued":  func(_ context.Context, w *producer.Writer[TX]) error { _, err := w.Queue(again...); return err },
+		"now": func(ctx context.Context, w *producer.Writer[TX]) error {
+			_, err := w.WriteNow(ctx, again...)
+			return err
+		},
+		"commit": func(ctx context.Context, w *producer.Writer[TX]) error { _, err := w.Write(ctx, again...); return err },
 	} {
 		err := shop.Transact(o.ctx(), write)
 		o.expectError(err, outbox.ErrConflict, "secret-key", "secret-payload", "secret-other")

@@ -47,7 +47,7 @@ func (a *appointments) write(ctx context.Context, n int) (id uuid.UUID, err erro
 			Topic: a.topic, Key: key, Source: "appointment/" + name, Version: 1, Payload: []byte(name), DeliverAt: at,
 		})
 		if err == nil {
-			id = written[0].ID
+			id = written[0]
 		}
 		return err
 	})
@@ -188,12 +188,12 @@ func TestDeferredEventTakesItsPlaceInItsKeyWhenItIsDue(t *testing.T) {
 		if in > 0 {
 			e.DeliverAt = time.Now().Add(in)
 		}
-		var written []producer.Written
+		var written []uuid.UUID
 		ok(t, outbox.Transact(t.Context(), func(ctx context.Context, w *producer.Writer[pgx.Tx]) (err error) {
 			written, err = w.Write(ctx, e)
 			return err
 		}))
-		return written[0].ID
+		return written[0]
 	}
 	due := func(id uuid.UUID) {
 		t.Helper()

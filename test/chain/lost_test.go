@@ -49,7 +49,7 @@ func TestCommitsWhoseRepliesAreLostHaveOneEffect(t *testing.T) {
 		key := fmt.Sprint("order-", i)
 		for err := errors.New("first"); err != nil; {
 			err = out.Transact(t.Context(), func(ctx context.Context, w *producer.Writer[pgx.Tx]) error {
-				written, err := w.Write(ctx, numbered(topic, key, 1))
+				written, err := w.WriteNow(ctx, numbered(topic, key, 1))
 				if err != nil || written[0].Known {
 					return err
 				}

@@ -41,7 +41,7 @@ func (s *saga[TX]) handle(name, next string) consumer.HandlerFunc[TX] {
 		if err := s.db.effect(ctx, w, name); err != nil {
 			return err
 		}
-		var written []producer.Written
+		var written []uuid.UUID
 		if next != "" {
 			for _, body := range []string{"left", "right"} {
 				more, err := w.Write(ctx, producer.Event{Topic: s.prefix + next, Key: e.Key, Payload: []byte(body)})
@@ -59,9 +59,7 @@ func (s *saga[TX]) handle(name, next string) consumer.HandlerFunc[TX] {
 		id := name + " " + e.ID.String()
 		again := s.attempts[id] != nil
 		s.attempts[id] = append(s.attempts[id], uuid.Nil)
-		for _, one := range written {
-			s.attempts[id] = append(s.attempts[id], one.ID)
-		}
+		s.attempts[id] = append(s.attempts[id], written...)
 		if !again {
 			return errors.New("first attempt")
 		}

@@ -6,8 +6,8 @@ var writing = []Mutant{
 		Name: "outbox-outside-the-transaction", Guarantee: "G1",
 		Broken: "Events are written on a connection of their own, not in the caller's transaction.",
 		File:   "store/postgres/append.go",
-		Old:    `	if err := exec(ctx, tx, []any{&mine, &written}, s.sql[t], args...); err != nil {`,
-		New:    `	if err := s.pool.QueryRow(ctx, s.sql[t], args...).Scan(&mine, &written); err != nil {`,
+		Old:    `	if err := exec(ctx, tx, []any{&mine, &written}, s.sql[t], append(args, s.writerVariable, writer.String())...); err != nil {`,
+		New:    `	if err := s.pool.QueryRow(ctx, s.sql[t], append(args, s.writerVariable, writer.String())...).Scan(&mine, &written); err != nil {`,
 		Test:   Test{"store/postgres", "TestProducerContract/append/rolled-back event is not there"},
 	},
 	{
@@ -82,11 +82,63 @@ var writing = []Mutant{
 	},
 	{
 		Name: "second-writer-of-queued-events", Guarantee: "G6",
-		Broken: "Queued events of a second writer of one transaction are dropped, and the rest is committed.",
-		File:   "store/postgres/append.go",
-		Old:    `THEN 1 / writer.mine::integer = 1 ELSE`,
-		New:    `THEN true ELSE`,
+		Broken: "Events of a second writer of one transaction are written with the COMMIT.",
+		File:   "store/postgres/guard.go",
+		Old:    `			return w.writer == writer`,
+		New:    `			return true`,
 		Test:   Test{"store/postgres", "TestSecondWriterFailsTheCommitOfQueuedEvents"},
+	},
+	{
+		Name: "events-outlive-a-savepoint", Guarantee: "G1",
+		Broken: "Events written after a savepoint of the caller wait for the COMMIT, although the savepoint is rolled back.",
+		File:   "store/postgres/guard.go",
+		Old:    `	if g.open > 0 || g.opaque || g.exposed {`,
+		New:    `	if g.opaque || g.exposed {`,
+		Test:   Test{"store/postgres", "TestEventsAreRolledBackWithASavepointOfTheCaller/of pgx"},
+	},
+	{
+		Name: "events-go-with-a-later-savepoint", Guarantee: "G2",
+		Broken: "Events that wait are written within a later savepoint of the caller, and rolled back with it.",
+		File:   "store/postgres/guard.go",
+		Old: `	waiting := g.flush
+	g.flush = nil
+	g.mu.Unlock()
+	for _, flush := range waiting {`,
+		New: `	waiting := g.flush
+	g.flush = nil
+	g.mu.Unlock()
+	for _, flush := range waiting {
+		if len(waiting) == 1 {
+			break
+		}`,
+		Test: Test{"store/postgres", "TestEventsAreRolledBackWithASavepointOfTheCaller/of pgx"},
+	},
+	{
+		Name: "savepoint-by-a-statement-is-not-seen", Guarantee: "G1",
+		Broken: "Events written after a savepoint that was set by a statement wait for the COMMIT.",
+		File:   "store/postgres/guard.go",
+		Old:    `	if r.Savepoint {`,
+		New:    `	if r.Savepoint && g.separate {`,
+		Test:   Test{"store/postgres", "TestEventsAreRolledBackWithASavepointOfTheCaller/by a statement"},
+	},
+	{
+		Name: "first-statement-closes-the-connection", Guarantee: "G7",
+		Broken: "A first statement with an argument that cannot be encoded fails the transaction with another error than any statement.",
+		File:   "store/postgres/transaction.go",
+		Old:    `	if _, unsent := errors.AsType[pgx.ErrPreprocessingBatch](err); unsent {`,
+		New:    `	if _, unsent := errors.AsType[pgx.ErrPreprocessingBatch](err); unsent && t.session.PgConn().TxStatus() == 'E' {`,
+		Test:   Test{"store/postgres", "TestFirstStatementFailsAsByItself/an argument that cannot be encoded"},
+	},
+	{
+		Name: "waiting-events-share-memory", Guarantee: "G6",
+		Broken: "An event that waits for the COMMIT changes when the caller uses its payload again.",
+		File:   "producer/writer.go",
+		Old: `		r.Payload, r.Headers = bytes.Clone(r.Payload), maps.Clone(r.Headers)
+	}
+	observed(w.seen, records, nil)`,
+		New: `	}
+	observed(w.seen, records, nil)`,
+		Test: Test{"producer", "TestWaitingEventsAreCopies"},
 	},
 	{
 		Name: "unknown-commit-runs-again", Guarantee: "G1",
@@ -119,8 +171,8 @@ var writing = []Mutant{
 		Name: "second-writer", Guarantee: "G6",
 		Broken: "Two writers of one transaction count from 0 each, so that different events get one dispatch ID.",
 		File:   "store/postgres/append.go",
-		Old:    `ELSE current_setting($1, true) END = $2 AS mine`,
-		New:    `ELSE $2 END = $2 AS mine`,
+		Old:    "END = ` + token + ` AS mine",
+		New:    "END <> '' AS mine",
 		Test:   Test{"store/postgres", "TestProducerContract/append/second writer is refused and writes nothing"},
 	},
 	{
@@ -135,8 +187,8 @@ var writing = []Mutant{
 		Name: "ids-against-the-order", Guarantee: "G4",
 		Broken: "Events of one write get ids in the opposite order.",
 		File:   "store/postgres/append.go",
-		Old:    "resend_seconds, n)\n    WHERE writer.mine\n    ORDER BY r.n`",
-		New:    "resend_seconds, n)\n    WHERE writer.mine\n    ORDER BY r.n DESC`",
+		Old:    "manyEvents + `, writer WHERE writer.mine ORDER BY r.n`",
+		New:    "manyEvents + `, writer WHERE writer.mine ORDER BY r.n DESC`",
 		Test:   Test{"store/postgres", "TestProducerContract/append/many events come back as they were written, in their order"},
 	},
 	{

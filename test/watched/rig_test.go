@@ -164,7 +164,7 @@ func (r *rig) write(topic string, n int) (id uuid.UUID) {
 	ok(r.t, r.outbox.Transact(r.t.Context(), func(ctx context.Context, w *producer.Writer[pgx.Tx]) error {
 		written, err := w.Write(ctx, events...)
 		if err == nil {
-			id = written[n-1].ID
+			id = written[n-1]
 		}
 		return err
 	}))

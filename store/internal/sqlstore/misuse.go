@@ -60,6 +60,8 @@ type Reading struct {
 	Elsewhere bool
 	// Back tells that the text rolls back to, or releases, a savepoint that is not a store's.
 	Back bool
+	// Savepoint tells that the text sets a savepoint.
+	Savepoint bool
 }
 
 // Read reads a text of statements, by the first words of each statement only.
@@ -97,6 +99,8 @@ func (s *scanner) classify(r *Reading) {
 			return
 		}
 		r.Back = r.Back || s.foreign()
+	case s.is("SAVEPOINT"):
+		r.Savepoint = true
 	case s.is("RELEASE"):
 		r.Back = r.Back || s.foreign()
 	case s.is("PREPARE"):

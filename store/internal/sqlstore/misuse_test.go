@@ -47,6 +47,18 @@ func TestStatementsThatEndATransactionAreSeen(t *testing.T) {
 	}
 }
 
+func TestSavepointsAreSeen(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]bool{
+		"savepoint a": true, "SELECT 1; /* then */ SAVEPOINT a": true,
+		"SELECT 'x; SAVEPOINT a'": false, "RELEASE SAVEPOINT a": false, "INSERT INTO savepoint VALUES (1)": false,
+	} {
+		if r := postgresText.Read(text); r.Savepoint != want {
+			t.Errorf("%q sets a savepoint: %v, want %v", text, r.Savepoint, want)
+		}
+	}
+}
+
 func TestStatementsThatEndNothingAreLetThrough(t *testing.T) {
 	t.Parallel()
 	for dialect, texts := range map[Syntax][]string{

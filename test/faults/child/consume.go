@@ -229,7 +229,7 @@ func (a *applier) effect(ctx context.Context, w *consumer.Work[pgx.Tx], o *Order
 				return err
 			}
 		}
-		_, err := w.Queue(receipt)
+		_, err := w.Write(ctx, receipt)
 		return err
 	}
 	if err := w.DB().SendBatch(ctx, b).Close(); err != nil {

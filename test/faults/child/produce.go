@@ -207,7 +207,7 @@ func (w *writers) place(ctx context.Context, first, last int64) error {
 			}
 		}
 		if c.Queue {
-			_, err := tx.Queue(events...)
+			_, err := tx.Write(ctx, events...)
 			return err
 		}
 		_, err := tx.Write(ctx, events...)
