@@ -7,18 +7,20 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/boxpair/boxpair/test/shop"
 )
 
 // TestRelayExportsWhatItsAlertsAskFor scrapes a relay of its own, as a Prometheus server does, and
 // looks for every metric of outboxes and relays in the rules.
 func TestRelayExportsWhatItsAlertsAskFor(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, build(t))
+	r := newRig(t, shop.Command(t))
 	r.write(r.topic, 1)
-	log := r.startRelay(`boxpair relay --outbox "$OUTBOX" --amqp "$AMQP" --listen 127.0.0.1:0`)
+	relay := r.startRelay(`boxpair relay --outbox "$OUTBOX" --amqp "$AMQP" --listen 127.0.0.1:0`)
 	var address string
 	r.until("the relay listens", func() bool {
-		if m := regexp.MustCompile(`address=(\S+)`).FindStringSubmatch(log.String()); m != nil {
+		if m := regexp.MustCompile(`address=(\S+)`).FindStringSubmatch(relay.Log()); m != nil {
 			address = m[1]
 		}
 		return address != ""

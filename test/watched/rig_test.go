@@ -28,14 +28,13 @@ import (
 	"github.com/boxpair/boxpair/store/postgres"
 	"github.com/boxpair/boxpair/telemetry"
 	"github.com/boxpair/boxpair/telemetry/prometheus"
+	"github.com/boxpair/boxpair/test/shop"
 	"github.com/boxpair/boxpair/transport"
 )
 
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(status int) {
-		if commandDir != "" {
-			_ = os.RemoveAll(commandDir)
-		}
+		shop.Cleanup()
 		os.Exit(status)
 	}))
 }

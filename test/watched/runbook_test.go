@@ -3,7 +3,6 @@ package watched
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
 	"os"
 	"os/exec"
@@ -12,9 +11,10 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
+
+	"github.com/boxpair/boxpair/test/shop"
 )
 
 // section is the part of the runbook about one alert.
@@ -74,7 +74,7 @@ func (s *section) remedies() []block {
 // runbook until the condition of the alert has ended.
 func TestRunbookEndsEachAlert(t *testing.T) {
 	t.Parallel()
-	book, command := runbook(t), build(t)
+	book, command := runbook(t), shop.Command(t)
 	for alert, ways := range ways() {
 		s, used := book[alert], make(map[int]bool)
 		if s == nil {
@@ -123,30 +123,6 @@ func follow(t *testing.T, command string, s *section, w way) {
 		r.until("the condition of the alert has ended", func() bool { return !w.fires(r) })
 	}
 	r.stopRelays()
-}
-
-// commandDir is the directory of the command, once it is built. TestMain removes it.
-var commandDir string
-
-var built = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "watched")
-	if err != nil {
-		return "", err
-	}
-	commandDir = dir
-	out, err := exec.Command("go", "-C", "../../cmd/boxpair", "build", "-o", filepath.Join(dir, "boxpair"), ".").CombinedOutput()
-	if err != nil {
-		err = fmt.Errorf("%w: %s", err, out)
-	}
-	return dir, err
-})
-
-// build builds the command, once.
-func build(t *testing.T) string {
-	t.Helper()
-	dir, err := built()
-	ok(t, err)
-	return filepath.Join(dir, "boxpair")
 }
 
 // look runs a block that only reads.
@@ -200,31 +176,20 @@ func (r *rig) environ() []string {
 	return env
 }
 
-// startRelay runs a command line until the rig ends, and returns its log.
-func (r *rig) startRelay(line string) *lockedBuffer {
+// startRelay runs a command line until the rig ends.
+func (r *rig) startRelay(line string) *shop.Started {
 	r.t.Helper()
 	cmd := exec.Command("sh", "-euc", "exec "+line) //nolint:noctx // it is stopped by a signal
 	cmd.Env = r.environ()
-	var log lockedBuffer
-	cmd.Stderr = &log
-	ok(r.t, cmd.Start())
-	ended := make(chan error, 1)
-	go func() { ended <- cmd.Wait() }()
+	started := shop.Start(r.t, cmd)
 	stop := sync.OnceFunc(func() {
-		_ = cmd.Process.Signal(syscall.SIGTERM) // it may have ended
-		select {
-		case err := <-ended:
-			if err != nil {
-				r.t.Errorf("%s: %v\n%s", line, err, log.String())
-			}
-		case <-time.After(patience):
-			_ = cmd.Process.Kill()
-			r.t.Errorf("%s does not end:\n%s", line, log.String())
+		if err := started.Stop(); err != nil {
+			r.t.Error(err)
 		}
 	})
 	r.t.Cleanup(stop)
 	r.relays = append(r.relays, stop)
-	return &log
+	return started
 }
 
 func (r *rig) stopRelays() {
@@ -246,21 +211,4 @@ func (r *rig) until(what string, is func() bool) {
 		case <-again.C:
 		}
 	}
-}
-
-type lockedBuffer struct {
-	mu   sync.Mutex
-	text strings.Builder
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return fmt.Sprint(b.text.String())
 }
