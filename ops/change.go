@@ -15,6 +15,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/producer"
 	"github.com/boxpair/boxpair/store/inbox"
 )
@@ -201,24 +202,53 @@ func (h *Handler) discardDead(ctx context.Context, r *request) (notice, error) {
 	})
 }
 
-// editDead writes an edited copy of an event. A browser sends the ends of lines as CR and LF.
+// editDead writes an edited copy of an event or of a message. A browser sends the ends of lines as CR
+// and LF.
 func (h *Handler) editDead(ctx context.Context, r *request) (notice, error) {
-	s, id, err := h.eventOf(r)
+	edit, err := h.editor(r)
 	if err != nil {
 		return notice{}, err
 	}
-	if !h.cfg.Payloads || s.editor == nil || !r.form.Has("payload") {
+	id, err := r.id("id")
+	if err != nil {
+		return notice{}, err
+	}
+	if !h.cfg.Payloads || edit == nil || !r.form.Has("payload") {
 		return notice{}, &failure{http.StatusForbidden, "Payload: can be edited only where payloads are shown."}
 	}
-	payload := strings.ReplaceAll(r.form.Get("payload"), "\r\n", "\n")
-	copied, err := s.editor.Edit(ctx, id, r.noted, func(c *producer.Content) error {
-		c.Payload = []byte(payload)
-		return nil
-	})
-	if errors.Is(err, producer.ErrNotEditable) {
+	done, err := edit(ctx, id, []byte(strings.ReplaceAll(r.form.Get("payload"), "\r\n", "\n")))
+	if errors.Is(err, producer.ErrNotEditable) || errors.Is(err, consumer.ErrNotEditable) {
 		return notice{}, &failure{http.StatusConflict, upper(err.Error()) + "."}
 	}
-	return notice{Text: "The edited copy " + copied.String() + " will be sent instead; the event is discarded."}, err
+	return notice{Text: done}, err
+}
+
+// editor returns what edits an event or a message of the source that the form names, and tells what was
+// done; nil if the source cannot be edited.
+func (h *Handler) editor(r *request) (func(ctx context.Context, id uuid.UUID, payload []byte) (string, error), error) {
+	box, err := h.letterBox(r)
+	if err != nil {
+		return nil, err
+	}
+	if s, is := box.(*inboxSource); is && s.editor != nil {
+		return func(ctx context.Context, id uuid.UUID, payload []byte) (string, error) {
+			copied, err := s.editor.Edit(ctx, r.form.Get("consumer"), id, r.noted, func(c *consumer.Content) error {
+				c.Payload = payload
+				return nil
+			})
+			return "The edited copy " + copied.String() + " will be handled instead; the message is discarded.", err
+		}, nil
+	}
+	if s, is := box.(*outboxSource); is && s.editor != nil {
+		return func(ctx context.Context, id uuid.UUID, payload []byte) (string, error) {
+			copied, err := s.editor.Edit(ctx, id, r.noted, func(c *producer.Content) error {
+				c.Payload = payload
+				return nil
+			})
+			return "The edited copy " + copied.String() + " will be sent instead; the event is discarded.", err
+		}, nil
+	}
+	return nil, nil
 }
 
 // eachBatch changes the chosen letters, a batch in a transaction.

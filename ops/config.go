@@ -78,9 +78,9 @@ type Inbox struct {
 	// Effects is usually an *effects.Ledger. Without it the inbox has no effects.
 	Effects Effects
 	// Parts are further objects about the inbox, such as its store and its auditor. The handler looks in
-	// Operator and then here for [inbox.Searcher], which finds messages in any state, for [Handlers],
-	// which tells of all processes, and for [Registry] and [Counts], which tell of consumers without a
-	// handler in this process.
+	// Operator and then here for [inbox.Searcher], which finds messages in any state, for [MessageEditor],
+	// which edits messages, for [Handlers], which tells of all processes, and for [Registry] and [Counts],
+	// which tell of consumers without a handler in this process.
 	Parts []any
 }
 

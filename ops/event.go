@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/lineage"
 	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/store/outbox"
@@ -39,9 +40,15 @@ type eventPage struct {
 
 	// Tree is the event with those that it has caused; nil if it has caused none that is known.
 	Tree *lineage.Node
-	// Edit is the payload as it can be edited; Editable tells that it can.
-	Edit     string
-	Editable bool
+	// Edit is what can be edited of the event; nil if it cannot.
+	Edit *editForm
+}
+
+// editForm fills in the form that edits an event, or a message of a consumer.
+type editForm struct {
+	Kind, Source, Consumer string
+	ID                     uuid.UUID
+	Payload                string
 }
 
 // fact is a name and a value.
@@ -59,6 +66,8 @@ type step struct {
 type application struct {
 	Inbox string
 	inbox.Found
+	// Edit is what can be edited of the message; nil if it cannot.
+	Edit *editForm
 }
 
 const (
@@ -105,6 +114,7 @@ func (h *Handler) eventView(ctx context.Context, s *outboxSource, id uuid.UUID) 
 	}
 	for _, in := range h.inboxes {
 		p.ofInbox(ctx, in)
+		h.offerEdits(p, in)
 	}
 	if p.Found == nil && len(p.Timeline) == 0 && len(p.Applied) == 0 && len(p.Errs) == 0 {
 		return view{}, &failure{http.StatusNotFound, "Nothing here knows this dispatch ID: it may be another one, or retention is over."}
@@ -133,12 +143,36 @@ func (h *Handler) grow(ctx context.Context, p *eventPage) {
 	}
 }
 
-// offerEdit fills in the form of an edit, if the payload may be shown and is text.
+// offerEdit fills in the form of an edit of the event.
 func (h *Handler) offerEdit(p *eventPage, s *outboxSource) {
 	e := p.Found
 	state := e.State == outbox.Dead || e.State == outbox.Retrying || e.State == outbox.Discarded
-	if h.cfg.Payloads && s != nil && s.editor != nil && state && len(e.Payload) <= mostPayload && utf8.Valid(e.Payload) {
-		p.Edit, p.Editable = string(e.Payload), true
+	if s != nil && s.editor != nil && state && h.editable(e.Payload) {
+		p.Edit = &editForm{"outbox", s.Name, "", e.ID, string(e.Payload)}
+	}
+}
+
+// editable tells whether a payload can be shown as it is and sent back by a form.
+func (h *Handler) editable(payload []byte) bool {
+	return h.cfg.Payloads && len(payload) <= mostPayload && utf8.Valid(payload)
+}
+
+// offerEdits fills in the forms of edits of messages of an inbox: of those that the inbox edits by the
+// name of the consumer and the dispatch ID.
+func (h *Handler) offerEdits(p *eventPage, s *inboxSource) {
+	named := make(map[string]int)
+	for i := range p.Applied {
+		if m := &p.Applied[i]; m.Inbox == s.Name && m.State != inbox.AppliedState {
+			named[m.Consumer]++
+		}
+	}
+	for i := range p.Applied {
+		m := &p.Applied[i]
+		_, notVerified := m.Metadata[consumer.MetaNotVerified]
+		state := slices.Contains(lost, m.State) || m.State == inbox.Discarded
+		if m.Inbox == s.Name && s.editor != nil && state && !notVerified && named[m.Consumer] == 1 && h.editable(m.Payload) {
+			m.Edit = &editForm{"inbox", s.Name, m.Consumer, m.ID, string(m.Payload)}
+		}
 	}
 }
 
@@ -210,7 +244,7 @@ func stepTone(outcome string) string {
 
 // ofInbox reads what an inbox knows of the event.
 func (p *eventPage) ofInbox(ctx context.Context, s *inboxSource) {
-	found, partly, err := s.find(ctx, inbox.Query{IDs: []uuid.UUID{p.ID}, Limit: perPage})
+	found, partly, err := s.find(ctx, inbox.Query{IDs: []uuid.UUID{p.ID}, Limit: perPage, Content: true})
 	if partly {
 		p.Blind = append(p.Blind, s.Name)
 	}
@@ -219,7 +253,7 @@ func (p *eventPage) ofInbox(ctx context.Context, s *inboxSource) {
 	}
 	for i := range found.Messages {
 		m := &found.Messages[i]
-		p.Applied = append(p.Applied, application{s.Name, *m})
+		p.Applied = append(p.Applied, application{s.Name, *m, nil})
 		what := "parked"
 		if m.State == inbox.AppliedState {
 			what = "applied"

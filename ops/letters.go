@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/boxpair/boxpair/internal/text"
 	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/store/outbox"
 )
@@ -28,8 +29,18 @@ type letter struct {
 	Error    string
 }
 
+// counted are dead letters with the same error.
+type counted struct {
+	letter // one of them; Since is that of the oldest
+	count  int64
+	newest time.Time
+}
+
 // letters is an outbox or an inbox as a place of dead letters.
 type letters interface {
+	// causes counts the dead letters by error, the most frequent first, at most mostCauses. Without a
+	// search it returns the oldest letters one by one.
+	causes(ctx context.Context) ([]counted, error)
 	// walk calls yield with dead letters, at most most of them, until yield returns false. The topic and
 	// the part of the error select, unless they are "".
 	walk(ctx context.Context, topic, part string, most int, yield func(*letter) bool) error
@@ -51,6 +62,30 @@ const batch = 100
 
 func ofEvent(f *outbox.Found) *letter {
 	return &letter{ID: f.ID, State: string(f.State), Topic: f.Topic, Key: f.Key, Attempts: f.Attempts, Since: f.ParkedAt, Error: f.LastError}
+}
+
+func (s *outboxSource) causes(ctx context.Context) ([]counted, error) {
+	if s.search == nil {
+		return each(ctx, s)
+	}
+	found, err := s.search.Causes(ctx, outbox.Filter{States: []outbox.State{outbox.Dead}, Limit: mostCauses})
+	if errors.Is(err, errors.ErrUnsupported) {
+		return each(ctx, s)
+	}
+	var list []counted
+	for _, c := range found {
+		list = append(list, counted{letter{ID: c.Example, State: string(c.State), Topic: c.Topic, Since: c.First, Error: c.Error}, c.Count, c.Last})
+	}
+	return list, err
+}
+
+// each returns dead letters one by one.
+func each(ctx context.Context, s letters) (list []counted, err error) {
+	err = s.walk(ctx, "", "", mostCauses, func(l *letter) bool {
+		list = append(list, counted{*l, 1, l.Since})
+		return true
+	})
+	return list, err
 }
 
 func (s *outboxSource) walk(ctx context.Context, topic, part string, most int, yield func(*letter) bool) error {
@@ -121,6 +156,21 @@ func ofMessage(m *inbox.Parked) *letter {
 	return &letter{m.ID, m.Consumer, string(m.State), m.Topic, m.Key, m.Attempts, m.ParkedAt, m.LastError}
 }
 
+func (s *inboxSource) causes(ctx context.Context) ([]counted, error) {
+	if s.search == nil {
+		return each(ctx, s)
+	}
+	found, err := s.search.MessageCauses(ctx, inbox.Filter{States: lost, Limit: mostCauses})
+	if errors.Is(err, errors.ErrUnsupported) {
+		return each(ctx, s)
+	}
+	var list []counted
+	for _, c := range found {
+		list = append(list, counted{letter{ID: c.Example, Consumer: c.Consumer, State: string(c.State), Topic: c.Topic, Since: c.First, Error: c.Error}, c.Count, c.Last})
+	}
+	return list, err
+}
+
 func (s *inboxSource) walk(ctx context.Context, topic, part string, most int, yield func(*letter) bool) error {
 	var after int64
 	for seen := 0; seen < most; {
@@ -179,54 +229,66 @@ func (c *cause) fixed() string {
 	return slices.MaxFunc(strings.Split(c.kind, gap), func(a, b string) int { return cmp.Compare(len(a), len(b)) })
 }
 
-// causeGroup is a cause with its letters.
+// causeGroup is a cause with the number of its letters.
 type causeGroup struct {
 	cause
 	Example string
-	Similar bool // the errors differ in numbers
-	Count   int
-	First   letter // names the cause in forms
+	ID      uuid.UUID // of one of the letters, which names the cause in forms
+	Similar bool      // the errors differ in numbers
+	Count   int64
 	Oldest  time.Time
 	Newest  time.Time
-	Letters []letter // the first of them
+	// List is the address of the page that lists the letters.
+	List string
 }
 
 const (
-	// looked is how many dead letters of a source are grouped.
-	looked = 500
-	// listed is how many letters of a cause are listed.
-	listed = 10
+	// mostCauses is how many errors of a source are counted.
+	mostCauses = 500
+	// mostGroups is how many causes of a source are shown.
+	mostGroups = 50
 	// changed is how many letters one request changes.
 	changed = 1000
 )
 
-// group groups the dead letters of a source by cause, the most frequent first.
-func group(ctx context.Context, s letters) (groups []*causeGroup, seen int, err error) {
+// group merges errors of one cause, the most frequent cause first.
+func group(list []counted) []*causeGroup {
 	byCause := make(map[cause]*causeGroup)
-	err = s.walk(ctx, "", "", looked, func(l *letter) bool {
-		seen++
-		c := causeOf(l)
-		g := byCause[c]
+	var groups []*causeGroup
+	for i := range list {
+		c := &list[i]
+		g := byCause[causeOf(&c.letter)]
 		if g == nil {
-			g = &causeGroup{cause: c, Example: l.Error, First: *l, Oldest: l.Since, Newest: l.Since}
-			byCause[c] = g
+			g = &causeGroup{cause: causeOf(&c.letter), Example: c.Error, ID: c.ID, Oldest: c.Since, Newest: c.newest}
+			byCause[g.cause] = g
 			groups = append(groups, g)
 		}
-		g.Count++
-		g.Similar = g.Similar || l.Error != g.Example
-		if l.Since.Before(g.Oldest) {
-			g.Oldest = l.Since
+		g.Count += c.count
+		g.Similar = g.Similar || c.Error != g.Example
+		if c.Since.Before(g.Oldest) {
+			g.Oldest = c.Since
 		}
-		if l.Since.After(g.Newest) {
-			g.Newest = l.Since
+		if c.newest.After(g.Newest) {
+			g.Newest = c.newest
 		}
-		if len(g.Letters) < listed {
-			g.Letters = append(g.Letters, *l)
-		}
-		return true
-	})
+	}
 	slices.SortStableFunc(groups, func(a, b *causeGroup) int { return cmp.Compare(b.Count, a.Count) })
-	return groups, seen, err
+	return groups[:min(len(groups), mostGroups)]
+}
+
+// mostPart is how many bytes of an error select the letters of a cause in an address.
+const mostPart = 300
+
+// list returns the address of the page that lists the letters of a cause.
+func (h *Handler) list(kind, source string, g *causeGroup) string {
+	switch part := text.Clean(g.fixed(), mostPart); {
+	case kind == "inbox":
+		return h.link("/messages", "inbox", source, "consumer", g.Consumer, "state", g.State, "topic", g.Topic, "error", part)
+	case g.Count == 1:
+		return h.eventLink(source, g.ID)
+	default:
+		return h.link("/events", "outbox", source, "state", g.State, "topic", g.Topic, "error", part)
+	}
 }
 
 // deadPage is all dead letters.
@@ -238,8 +300,7 @@ type deadPage struct {
 type deadSource struct {
 	Kind, Name string
 	Groups     []*causeGroup
-	Seen       int
-	All        int64
+	Seen, All  int64 // letters that are grouped here, and all
 	Err        string
 }
 
@@ -252,7 +313,13 @@ func (h *Handler) dead(r *http.Request) (view, error) {
 		}
 		d := deadSource{Kind: kind, Name: name, All: all}
 		if err == nil {
-			d.Groups, d.Seen, err = group(ctx, s)
+			var list []counted
+			list, err = s.causes(ctx)
+			d.Groups = group(list)
+		}
+		for _, g := range d.Groups {
+			d.Seen += g.Count
+			g.List = h.list(kind, name, g)
 		}
 		if err != nil {
 			d.Err = err.Error()

@@ -12,6 +12,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/boxpair/boxpair/internal/opsscene"
+	"github.com/boxpair/boxpair/internal/testenv"
 	"github.com/boxpair/boxpair/ops"
 )
 
@@ -24,20 +25,46 @@ type rig struct {
 	handler *ops.Handler
 }
 
-// newScene returns a scene with something in every state.
+// scenes makes scenes, with something in every state if they are to be filled.
+type scenes func(t *testing.T, fill bool) *opsscene.Scene
+
+// newScene makes scenes on SQLite, for what is the same on every store.
 func newScene(t *testing.T, fill bool) *opsscene.Scene {
 	t.Helper()
 	s, err := opsscene.New(t.Context(), t.TempDir())
+	return filled(t, s, err, fill)
+}
+
+func newPostgresScene(t *testing.T, fill bool) *opsscene.Scene {
+	t.Helper()
+	s, err := opsscene.NewPostgres(t.Context(), testenv.Postgres(t))
+	return filled(t, s, err, fill)
+}
+
+func filled(t *testing.T, s *opsscene.Scene, err error, fill bool) *opsscene.Scene {
+	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = s.DB.Close() })
+	t.Cleanup(func() { _ = s.Close() })
 	if fill {
 		if err := s.Fill(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
 	return s
+}
+
+// onEachStore runs a test on each store that the dashboard is tested with.
+func onEachStore(t *testing.T, test func(t *testing.T, newScene scenes)) {
+	t.Helper()
+	t.Parallel()
+	for store, newScene := range map[string]scenes{"SQLite": newScene, "PostgreSQL": newPostgresScene} {
+		t.Run(store, func(t *testing.T) {
+			t.Parallel()
+			test(t, newScene)
+		})
+	}
 }
 
 // over returns a dashboard of a scene, with settings.

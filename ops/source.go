@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/boxpair/boxpair/audit"
+	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/health"
 	"github.com/boxpair/boxpair/producer"
 	"github.com/boxpair/boxpair/store/control"
@@ -55,6 +56,13 @@ type Editor interface {
 	// Edit writes an edited copy of a parked event as a child event, discards the event, and returns the
 	// dispatch ID of the copy.
 	Edit(ctx context.Context, id uuid.UUID, reason string, edit func(c *producer.Content) error) (uuid.UUID, error)
+}
+
+// MessageEditor is an optional part of an inbox that edits messages, as a consumer.Inbox does.
+type MessageEditor interface {
+	// Edit parks an edited copy of a parked message of a consumer, discards the message, and returns the
+	// dispatch ID of the copy.
+	Edit(ctx context.Context, consumer string, id uuid.UUID, reason string, edit func(c *consumer.Content) error) (uuid.UUID, error)
 }
 
 // Handlers is an optional part of an inbox that tells which processes handle messages.
@@ -172,6 +180,7 @@ type inboxSource struct {
 	registry Registry       // likewise
 	counts   Counts         // likewise
 	handlers Handlers       // likewise
+	editor   MessageEditor  // likewise
 
 	mu    sync.Mutex
 	state inboxState
@@ -202,6 +211,7 @@ func newInboxSource(in Inbox) *inboxSource {
 	s.registry, _ = part[Registry](in.Operator, in.Parts)
 	s.counts, _ = part[Counts](in.Operator, in.Parts)
 	s.handlers, _ = part[Handlers](in.Operator, in.Parts)
+	s.editor, _ = part[MessageEditor](in.Operator, in.Parts)
 	return s
 }
 

@@ -1,3 +1,3 @@
-// Package opsscene makes an outbox and an inbox in one SQLite file with something in every state, for
-// the tests of the dashboard and its pictures.
+// Package opsscene makes an outbox and an inbox in one database, SQLite or PostgreSQL, with something in
+// every state, for the tests of the dashboard and its pictures.
 package opsscene

@@ -82,13 +82,13 @@ func (s *Scene) fillRetrying(ctx context.Context) error {
 
 func (s *Scene) fillEffects(ctx context.Context) error {
 	err := s.each(ctx, "order.placed", "", 2, `{"customer":"ada","total":4990}`, func(_ int, q *outbox.Queued) error {
-		s.Consume(ctx, q, s.pay.Handler)
+		s.Consume(ctx, q, s.pay)
 		return s.Deliver(ctx, []outbox.Queued{*q})
 	})
 	if err != nil {
 		return err
 	}
-	registered, err := s.Store.Register(ctx, s.pay.Name(), time.Hour)
+	registered, err := s.Store.Register(ctx, "stock/pay", time.Hour)
 	if err != nil {
 		return err
 	}

@@ -2,7 +2,6 @@ package opsscene
 
 import (
 	"context"
-	"database/sql"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -11,13 +10,17 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/consumer/effects"
 	"github.com/boxpair/boxpair/idgen"
+	"github.com/boxpair/boxpair/ops"
 	"github.com/boxpair/boxpair/producer"
 	"github.com/boxpair/boxpair/store/control"
+	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/store/outbox"
+	"github.com/boxpair/boxpair/store/postgres"
 	"github.com/boxpair/boxpair/store/sqlite"
 	"github.com/boxpair/boxpair/transport"
 )
@@ -27,52 +30,127 @@ const Relay = "relay-7c5d9"
 
 // Scene is an outbox and an inbox with their database.
 type Scene struct {
-	DB      *sql.DB
-	Store   *sqlite.Store
-	Auditor *sqlite.Auditor
-	Outbox  *producer.Outbox[*sql.Tx]
-	Inbox   *consumer.Inbox[*sql.Tx]
-	Ledger  *effects.Ledger[*sql.Tx]
+	Store   Store
+	Auditor ops.Registry
+	Outbox  Outbox
+	Inbox   Inbox
+	Ledger  ops.Effects
+	// Close closes the database.
+	Close func() error
 
-	reserve, notify *consumer.Handler[*sql.Tx]
-	pay             *effects.Handler[*sql.Tx]
-	leases          map[int]outbox.Lease
-	orders          int
+	write                func(ctx context.Context, e producer.Event) (uuid.UUID, error)
+	reserve, notify, pay consume
+	leases               map[int]outbox.Lease
+	orders               int
 }
 
-// New makes an empty scene in a folder. The caller closes DB.
+// Store is what a scene needs of its store.
+type Store interface {
+	outbox.RelayStore
+	Register(ctx context.Context, name string, window time.Duration) (inbox.Registration, error)
+	TakeEffects(ctx context.Context, t inbox.EffectTake) (runs []inbox.EffectRun, next time.Duration, err error)
+	SettleEffect(ctx context.Context, r *inbox.EffectRun, o inbox.EffectOutcome) (bool, error)
+}
+
+// Outbox is a producer.Outbox.
+type Outbox interface {
+	ops.OutboxOperator
+	ops.Editor
+	outbox.Searcher
+}
+
+// Inbox is a consumer.Inbox.
+type Inbox interface {
+	ops.InboxOperator
+	ops.MessageEditor
+	inbox.Searcher
+	// RunOnce does the work of the inbox once.
+	RunOnce(ctx context.Context) error
+}
+
+// consume hands a message to a consumer.
+type consume func(msg *message.Message) error
+
+// New makes an empty scene in a SQLite file of a folder.
 func New(ctx context.Context, dir string) (*Scene, error) {
-	s := &Scene{leases: make(map[int]outbox.Lease)}
-	quiet := slog.New(slog.DiscardHandler)
-	var err error
-	if s.DB, err = sqlite.Open(filepath.Join(dir, "scene.db")); err != nil {
+	db, err := sqlite.Open(filepath.Join(dir, "scene.db"))
+	if err != nil {
 		return nil, err
 	}
-	if _, err = sqlite.Migrate(ctx, s.DB, sqlite.Config{}); err != nil {
-		return nil, errors.Join(err, s.DB.Close())
+	s := &Scene{Close: db.Close}
+	if _, err = sqlite.Migrate(ctx, db, sqlite.Config{}); err != nil {
+		return nil, errors.Join(err, s.Close())
 	}
-	if s.Store, err = sqlite.New(s.DB, sqlite.Config{}); err == nil {
-		s.Auditor, err = sqlite.NewAuditor(s.DB, sqlite.AuditorConfig{})
-	}
+	store, err := sqlite.New(db, sqlite.Config{})
 	if err == nil {
-		s.Outbox, err = producer.New(s.Store, producer.Config{Name: "shop", Logger: quiet})
+		s.Auditor, err = sqlite.NewAuditor(db, sqlite.AuditorConfig{})
 	}
-	if err == nil {
-		s.Inbox, err = consumer.New(s.Store, consumer.Config{Service: "stock", Logger: quiet, RunElsewhere: true}, consumer.WithOutbox(s.Outbox))
+	return set(ctx, s, store, err)
+}
+
+// NewPostgres makes an empty scene in an empty PostgreSQL database.
+func NewPostgres(ctx context.Context, url string) (*Scene, error) {
+	pool, err := pgxpool.New(ctx, url)
+	if err != nil {
+		return nil, err
 	}
-	if err == nil {
-		s.Ledger, err = effects.New(s.Inbox)
+	s := &Scene{Close: func() error { pool.Close(); return nil }}
+	if _, err = postgres.Migrate(ctx, pool, postgres.Config{}); err != nil {
+		return nil, errors.Join(err, s.Close())
 	}
+	store, err := postgres.New(pool, postgres.Config{})
 	if err == nil {
-		err = s.handlers()
+		s.Auditor, err = postgres.NewAuditor(pool, postgres.AuditorConfig{})
+	}
+	return set(ctx, s, store, err)
+}
+
+// set sets an outbox and an inbox on a store.
+func set[TX any, S interface {
+	Store
+	outbox.Store[TX]
+	inbox.Store[TX]
+}](ctx context.Context, s *Scene, store S, err error,
+) (*Scene, error) {
+	if err == nil {
+		s.Store, s.leases = store, make(map[int]outbox.Lease)
+		err = build[TX](s, store, store)
 	}
 	if err == nil {
 		err = s.own(ctx)
 	}
 	if err != nil {
-		return nil, errors.Join(err, s.DB.Close())
+		return nil, errors.Join(err, s.Close())
 	}
 	return s, nil
+}
+
+func build[TX any](s *Scene, events outbox.Store[TX], messages inbox.Store[TX]) error {
+	quiet := slog.New(slog.DiscardHandler)
+	out, err := producer.New(events, producer.Config{Name: "shop", Logger: quiet})
+	if err != nil {
+		return err
+	}
+	in, err := consumer.New(messages, consumer.Config{Service: "stock", Logger: quiet, RunElsewhere: true}, consumer.WithOutbox(out))
+	if err != nil {
+		return err
+	}
+	ledger, err := effects.New(in)
+	if err != nil {
+		return err
+	}
+	s.Outbox, s.Inbox, s.Ledger = out, in, ledger
+	s.write = func(ctx context.Context, e producer.Event) (id uuid.UUID, err error) {
+		err = out.Transact(ctx, func(ctx context.Context, w *producer.Writer[TX]) error {
+			written, err := w.Write(ctx, e)
+			if err == nil {
+				id = written[0].ID
+			}
+			return err
+		})
+		return id, err
+	}
+	return handlers(s, in)
 }
 
 // charge and receipt are the intent and the result of the effect.
@@ -81,10 +159,10 @@ type (
 	receipt struct{ Number string }
 )
 
-func (s *Scene) handlers() (err error) {
+func handlers[TX any](s *Scene, in *consumer.Inbox[TX]) error {
 	once := consumer.HandlerConfig{Topic: "order.placed", Retry: consumer.RetryConfig{QuickAttempts: 1}}
 	once.Order.ByKey = true
-	s.reserve, err = s.Inbox.Handle("reserve", func(_ context.Context, _ *consumer.Work[*sql.Tx], msg *message.Message) error {
+	reserve, err := in.Handle("reserve", func(_ context.Context, _ *consumer.Work[TX], msg *message.Message) error {
 		switch string(msg.Payload) {
 		case `{"reject":true}`:
 			return consumer.Reject(errors.New("article 4711 is not sold any more"))
@@ -96,23 +174,27 @@ func (s *Scene) handlers() (err error) {
 	if err != nil {
 		return err
 	}
-	s.notify, err = s.Inbox.Handle("notify", func(ctx context.Context, w *consumer.Work[*sql.Tx], _ *message.Message) error {
+	notify, err := in.Handle("notify", func(ctx context.Context, w *consumer.Work[TX], _ *message.Message) error {
 		_, err := w.Write(ctx, producer.Event{Topic: "mail.sent"})
 		return err
 	}, once)
 	if err != nil {
 		return err
 	}
-	s.pay, err = effects.Handle(s.Inbox, "pay", effects.Effect[*sql.Tx, charge, receipt]{
-		Prepare: func(_ context.Context, _ *consumer.Work[*sql.Tx], msg *message.Message) (charge, error) {
+	pay, err := effects.Handle(in, "pay", effects.Effect[TX, charge, receipt]{
+		Prepare: func(_ context.Context, _ *consumer.Work[TX], msg *message.Message) (charge, error) {
 			return charge{Order: string(msg.Payload)}, nil
 		},
 		Do: func(context.Context, uuid.UUID, charge) (receipt, error) {
 			return receipt{}, errors.New("connection reset while waiting for the payment provider")
 		},
-		Finish: func(context.Context, *consumer.Work[*sql.Tx], charge, receipt) error { return nil },
+		Finish: func(context.Context, *consumer.Work[TX], charge, receipt) error { return nil },
 	}, effects.Config{Handler: once})
-	return err
+	if err != nil {
+		return err
+	}
+	s.reserve, s.notify, s.pay = reserve.Consume, notify.Consume, pay.Consume
+	return nil
 }
 
 // own leases every shard, as a relay does.
@@ -128,28 +210,24 @@ func (s *Scene) own(ctx context.Context) error {
 }
 
 // Write writes n events of a topic, and returns their dispatch IDs.
-func (s *Scene) Write(ctx context.Context, topic, key string, n int, due time.Time, payload string) (ids []uuid.UUID, err error) {
-	err = s.Outbox.Transact(ctx, func(ctx context.Context, w *producer.Writer[*sql.Tx]) error {
-		ids = ids[:0]
-		for range n {
-			s.orders++
-			k := key
-			if k == "" {
-				k = fmt.Sprintf("order-%d", 4200+s.orders)
-			}
-			written, err := w.Write(ctx, producer.Event{
-				Topic: topic, Key: k, Type: topic + ".v1", Source: fmt.Sprintf("order/%d", 4200+s.orders), Version: 1, Payload: []byte(payload),
-				ContentType: "application/json", Headers: map[string]string{"tenant": "north"}, DeliverAt: due,
-				CorrelationID: fmt.Sprintf("checkout-%d", 4200+s.orders),
-			})
-			if err != nil {
-				return err
-			}
-			ids = append(ids, written[0])
+func (s *Scene) Write(ctx context.Context, topic, key string, n int, due time.Time, payload string) ([]uuid.UUID, error) {
+	ids := make([]uuid.UUID, n)
+	for i := range ids {
+		s.orders++
+		order, k := 4200+s.orders, key
+		if k == "" {
+			k = fmt.Sprintf("order-%d", order)
 		}
-		return nil
-	})
-	return ids, err
+		var err error
+		ids[i], err = s.write(ctx, producer.Event{
+			Topic: topic, Key: k, Type: topic + ".v1", Source: fmt.Sprintf("order/%d", order), Version: 1, Payload: []byte(payload),
+			ContentType: "application/json", Headers: map[string]string{"tenant": "north"}, DeliverAt: due, CorrelationID: fmt.Sprintf("checkout-%d", order),
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return ids, nil
 }
 
 // Queued reads the queue, at most limit events of each shard.
@@ -190,11 +268,11 @@ func (s *Scene) Follow(ctx context.Context, q *outbox.Queued) error {
 }
 
 // Consume hands an event to the consumers. Their errors are part of the scene.
-func (s *Scene) Consume(ctx context.Context, q *outbox.Queued, consumers ...*consumer.Handler[*sql.Tx]) {
+func (s *Scene) Consume(ctx context.Context, q *outbox.Queued, consumers ...consume) {
 	for _, c := range consumers {
 		msg := q.Message()
 		msg.SetContext(ctx)
-		_ = c.Consume(msg)
+		_ = c(msg)
 	}
 }
 

@@ -79,7 +79,7 @@ func open(t *testing.T, change func(c *ops.Config)) *tab {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = scene.DB.Close() })
+	t.Cleanup(func() { _ = scene.Close() })
 	if err := scene.Fill(t.Context()); err != nil {
 		t.Fatal(err)
 	}
