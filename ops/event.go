@@ -35,8 +35,10 @@ type eventPage struct {
 	// Partly tells that the store has no search, so that a pending or delivered event is known by its
 	// history only.
 	Partly bool
-	Blind  []string // inboxes that do not tell of applied messages
-	Errs   []string
+	// Stalled tells that the event waits for a route that does not work.
+	Stalled bool
+	Blind   []string // inboxes that do not tell of applied messages
+	Errs    []string
 
 	// Tree is the event with those that it has caused; nil if it has caused none that is known.
 	Tree *lineage.Node
@@ -122,6 +124,7 @@ func (h *Handler) eventView(ctx context.Context, s *outboxSource, id uuid.UUID) 
 	if p.Found != nil {
 		h.describe(p, &p.Found.Record)
 		h.offerEdit(p, s)
+		p.findRoute(ctx, s)
 		h.grow(ctx, p)
 	}
 	slices.SortStableFunc(p.Timeline, func(a, b step) int { return a.At.Compare(b.At) })
@@ -150,6 +153,18 @@ func (h *Handler) offerEdit(p *eventPage, s *outboxSource) {
 	if s != nil && s.editor != nil && state && h.editable(e.Payload) {
 		p.Edit = &editForm{"outbox", s.Name, "", e.ID, string(e.Payload)}
 	}
+}
+
+// findRoute looks whether the event waits for a route.
+func (p *eventPage) findRoute(ctx context.Context, s *outboxSource) {
+	if p.Found.State != outbox.PendingState {
+		return
+	}
+	now, err := s.read(ctx)
+	if err != nil {
+		p.fail(s.Name, err)
+	}
+	p.Stalled = slices.ContainsFunc(now.Routes, func(r outbox.StalledRoute) bool { return r.Topic == p.Found.Topic })
 }
 
 // editable tells whether a payload can be shown as it is and sent back by a form.

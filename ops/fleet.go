@@ -11,6 +11,7 @@ import (
 
 	"github.com/boxpair/boxpair/health"
 	"github.com/boxpair/boxpair/idgen"
+	"github.com/boxpair/boxpair/internal/text"
 	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/store/outbox"
 )
@@ -75,6 +76,10 @@ type routeSource struct {
 	Outbox string
 	Routes []routeRow
 	Relays int
+	// Heal are commands that let topics go on whose events the broker refuses; Silent tells that a
+	// broker does not answer.
+	Heal   []string
+	Silent bool
 	// Told tells that the relays report every topic.
 	Told bool
 	More int
@@ -94,6 +99,7 @@ func (h *Handler) routesPage(r *http.Request) (view, error) {
 		now, err := s.read(r.Context())
 		list := routeSource{Outbox: s.Name, Relays: now.Stats.Relays}
 		list.Routes, list.Told, list.More = routeRows(&now)
+		list.Heal, list.Silent = remedies(list.Routes)
 		if err != nil {
 			list.Err = err.Error()
 		}
@@ -139,6 +145,26 @@ func routeRows(now *outboxState) (rows []routeRow, told bool, more int) {
 		rows, more = rows[:mostRoutes], more+n
 	}
 	return rows, told, more
+}
+
+// mostRemedies is how many commands a page prints.
+const mostRemedies = 10
+
+// remedies returns the commands that declare queues of refused topics, and whether a broker does not
+// answer. The dashboard has no access to a broker, so it only prints the commands.
+func remedies(rows []routeRow) (commands []string, silent bool) {
+	for i := range rows {
+		switch r := &rows[i]; r.State {
+		case outbox.RouteRefusing:
+			command := "boxpair declare --topic " + text.Quoted(r.Topic) + " --consumer …"
+			if len(commands) < mostRemedies && !slices.Contains(commands, command) {
+				commands = append(commands, command)
+			}
+		case outbox.RouteUnavailable:
+			silent = true
+		}
+	}
+	return commands, silent
 }
 
 func routeRank(s outbox.RouteState) int {

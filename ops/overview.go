@@ -142,13 +142,13 @@ func (h *Handler) outboxProblem(source, text string, now *outboxState) problem {
 	return p
 }
 
-// routeWords names the topics that cannot be sent.
+// routeWords names the topics that cannot be sent, since when, and the error if it is one topic.
 func routeWords(routes []outbox.StalledRoute) string {
 	var names []string
-	longest := time.Duration(0)
+	longest, last := time.Duration(0), ""
 	for i := range routes {
 		if r := &routes[i]; r.State != outbox.RoutePaused {
-			longest = max(longest, r.For)
+			longest, last = max(longest, r.For), r.LastError
 			if !slices.Contains(names, r.Topic) {
 				names = append(names, r.Topic)
 			}
@@ -158,11 +158,19 @@ func routeWords(routes []outbox.StalledRoute) string {
 	if n := len(names) - named; n > 0 {
 		names, more = names[:named], fmt.Sprintf(" and %d more", n)
 	}
-	return "nothing can be sent to " + strings.Join(names, ", ") + more + ", for " + span(longest)
+	words := "nothing can be sent to " + strings.Join(names, ", ") + more + ", for " + span(longest)
+	if len(names) == 1 && last != "" {
+		words += ": " + clip(last, mostWords)
+	}
+	return words
 }
 
-// named is how many topics a problem names.
-const named = 3
+const (
+	// named is how many topics a problem names.
+	named = 3
+	// mostWords is how many characters of an error a problem shows.
+	mostWords = 140
+)
 
 // plural returns a number with the word for it.
 func plural(n int64, one, many string) string {

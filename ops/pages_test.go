@@ -25,7 +25,7 @@ func TestOverviewSaysWhatIsWrongAndWhereToHealIt(t *testing.T) {
 		r := over(t, newScene(t, true), nil)
 		body := r.shows("/", "Something needs a look",
 			"17 events have used up all attempts", `href="/dead?source=shop"`,
-			"nothing can be sent to mail.requested, for 47 min", `href="/routes"`,
+			"nothing can be sent to mail.requested, for 47 min: returned by the broker", `href="/routes"`,
 			"3 messages wait for you to decide", `href="/dead?source=stock"`,
 			"2 effects wait for you to decide: 2 may have been carried out", `href="/effects?consumer=stock%2Fpay"`,
 			"the accounting system is being migrated", "64 of 64 shards", "stock/notify")
@@ -58,7 +58,7 @@ func TestEveryPageShowsItsPart(t *testing.T) {
 			"/messages?state=dead":  {"article 4711"},
 			"/dead":                 {">14<", "312 NO_ROUTE", "The errors differ in numbers only", "order.placed", "article 4711"},
 			"/deferred":             {"reminder.due", "in 2 h", "Move…"},
-			"/routes":               {"mail.requested", "refusing", "47 min", "invoice.created", "paused by dana"},
+			"/routes":               {"mail.requested", "refusing", "47 min", "boxpair declare --topic mail.requested --consumer …", "invoice.created", "paused by dana"},
 			"/relays":               {"64", "visible by their heartbeats"},
 			"/consumers":            {"stock/reserve", "stock/pay", "Pause…"},
 			"/effects":              {"uncertain", "payment provider", "Record the result…"},

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/boxpair/boxpair/internal/text"
 	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/transport/amqp"
@@ -126,13 +127,7 @@ func (o origin) broker() string {
 }
 
 // quoted quotes a word for a shell, if it needs that.
-func quoted(word string) string {
-	const plainRunes = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:@,=+%"
-	if word != "" && strings.Trim(word, plainRunes) == "" {
-		return word
-	}
-	return "'" + strings.ReplaceAll(plain(word), "'", `'\''`) + "'"
-}
+func quoted(word string) string { return text.Quoted(plain(word)) }
 
 // look reads what the databases know of dispatch IDs, in the order of ids.
 func (x *explainer) look(ctx context.Context, ids []uuid.UUID) ([]sight, error) {

@@ -1,4 +1,5 @@
-// Package text turns text of others, such as errors of a broker, into a form that databases keep.
+// Package text turns text of others, such as errors of a broker, into a form that databases keep, or
+// that a shell takes as one word.
 package text
 
 import (
@@ -21,4 +22,13 @@ func Clean(s string, most int) string {
 		most--
 	}
 	return s[:most]
+}
+
+// Quoted returns word as a shell reads it as one word: quoted, if it needs that.
+func Quoted(word string) string {
+	const safe = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./:@,=+%"
+	if word != "" && strings.Trim(word, safe) == "" {
+		return word
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }

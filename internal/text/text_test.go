@@ -1,6 +1,7 @@
 package text_test
 
 import (
+	"os/exec"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -25,4 +26,17 @@ func FuzzClean(f *testing.F) {
 			t.Errorf("%q is stored as %q, which is no beginning of it", s, stored)
 		}
 	})
+}
+
+func TestQuotedIsOneWordOfAShell(t *testing.T) {
+	t.Parallel()
+	for _, word := range []string{"order.placed", "", "a b", "it's", "$(id)`id`;\"\\\n*"} {
+		out, err := exec.CommandContext(t.Context(), "sh", "-c", "printf %s. "+text.Quoted(word)).Output()
+		if err != nil || string(out) != word+"." {
+			t.Errorf("%q is read as %q, %v", word, out, err)
+		}
+	}
+	if got := text.Quoted("order.placed"); got != "order.placed" {
+		t.Errorf("a plain word is quoted: %s", got)
+	}
 }

@@ -2,11 +2,13 @@ package ui
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
 
+	"github.com/boxpair/boxpair/ops"
 	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/store/outbox"
 )
@@ -74,6 +76,32 @@ func actions(p *tab) {
 		p.Errorf("discarded are %+v", list)
 	}
 
+	p.fill("main > .actions", "Undo the discard…", "reason", "no test")
+	p.sees("1 of 1 were redriven.")
+	p.sees("Retry now…")
+	if list := parked(outbox.Discarded); len(list) != 0 {
+		p.Errorf("discarded after the undo are %+v", list)
+	}
+
+	edits(p)
+
+	shipped := func() outbox.Parked {
+		p.Helper()
+		list := parked(outbox.Retrying)
+		at := slices.IndexFunc(list, func(e outbox.Parked) bool { return e.Topic == "order.shipped" })
+		if at < 0 {
+			p.Fatalf("retrying are %+v", list)
+		}
+		return list[at]
+	}
+	before := shipped()
+	p.visit("/events/shop/" + before.ID.String())
+	p.fill("main > .actions", "Retry now…", "reason", "the queue has room")
+	p.sees("1 of 1 were redriven.")
+	if after := shipped(); !after.NextAttemptAt.Before(before.NextAttemptAt) {
+		p.Errorf("the event is retried at %v, before at %v", after.NextAttemptAt, before.NextAttemptAt)
+	}
+
 	p.visit("/deferred")
 	p.fill("tbody tr:nth-of-type(1)", "Move…", "at", "2031-02-03T04:05", "reason", "later")
 	p.sees("The event is due at 2031-02-03 04:05:00 UTC.")
@@ -115,11 +143,48 @@ func actions(p *tab) {
 	p.waitFor(`document.documentElement.dataset.theme === undefined`)
 }
 
+// edits edits a dead event and a dead message.
+func edits(p *tab) {
+	p.Helper()
+	ctx := p.Context()
+	id, _ := p.dead("report.rendered")
+	p.visit("/events/shop/" + id.String())
+	p.fill("main > .actions", "Edit…", "payload", `{"pages":12}`, "reason", "shortened")
+	p.sees("will be sent instead; the event is discarded.")
+	found, err := p.scene.Outbox.Search(ctx, outbox.Query{Topic: "report.rendered", States: []outbox.State{outbox.PendingState}, Content: true})
+	if err != nil || len(found.Events) != 1 || string(found.Events[0].Payload) != `{"pages":12}` {
+		p.Errorf("pending are %+v, %v", found, err)
+	}
+
+	dead, err := p.scene.Inbox.ListParked(ctx, inbox.Filter{States: []inbox.State{inbox.Dead}})
+	if err != nil || len(dead) == 0 {
+		p.Fatal(dead, err)
+	}
+	p.visit("/dead?source=stock")
+	p.click("article:nth-of-type(1) a.go", "See all 3")
+	p.waitFor(`location.pathname.endsWith("/messages") && document.querySelectorAll("tbody tr").length === 3`)
+	p.click("tbody a", dead[0].ID.String()[:8])
+	p.sees("What it has caused")
+	p.fill(".applied .actions", "Edit…", "payload", `{"customer":"ada"}`, "reason", "another article")
+	p.sees("will be handled instead; the message is discarded.")
+	if err := p.scene.Inbox.RunOnce(ctx); err != nil {
+		p.Fatal(err)
+	}
+	copied := eval[string](p, `document.querySelector(".notice").innerText.match(/copy ([0-9a-f-]{36})/)[1]`)
+	p.visit("/messages/" + copied)
+	p.sees("applied")
+}
+
 func TestEveryActionWorksByClicks(t *testing.T) {
 	t.Parallel()
-	p := open(t, nil)
-	p.look(1280, 900, "light")
-	actions(p)
+	for store, open := range map[string]func(*testing.T, func(*ops.Config)) *tab{"SQLite": open, "PostgreSQL": openPostgres} {
+		t.Run(store, func(t *testing.T) {
+			t.Parallel()
+			p := open(t, nil)
+			p.look(1280, 900, "light")
+			actions(p)
+		})
+	}
 }
 
 // TestEveryActionWorksOnAPhone: a form that is wider than the window, or covered, cannot be clicked.

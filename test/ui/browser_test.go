@@ -20,8 +20,10 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/boxpair/boxpair/internal/opsscene"
+	"github.com/boxpair/boxpair/internal/testenv"
 	"github.com/boxpair/boxpair/internal/testenv/service"
 	"github.com/boxpair/boxpair/ops"
+	"github.com/boxpair/boxpair/test/shop"
 )
 
 // browser is the one Chromium of the tests; each test has a tab of its own.
@@ -57,6 +59,7 @@ func run(m *testing.M) int {
 		say("start %s: %v", path, err)
 		return 1
 	}
+	defer shop.Cleanup()
 	return m.Run()
 }
 
@@ -64,18 +67,29 @@ func run(m *testing.M) int {
 type tab struct {
 	*testing.T
 	ctx   context.Context
-	scene *opsscene.Scene
+	scene *opsscene.Scene // nil if the dashboard shows something else
 	url   string
 
 	mu       sync.Mutex
 	problems []string
 }
 
-// open serves a scene with something in every state, and opens a tab. The tab fails the test if a page
-// reports an error, or asks another server.
+// open serves a scene with something in every state, on SQLite.
 func open(t *testing.T, change func(c *ops.Config)) *tab {
 	t.Helper()
 	scene, err := opsscene.New(t.Context(), t.TempDir())
+	return openScene(t, scene, err, change)
+}
+
+// openPostgres is open on PostgreSQL.
+func openPostgres(t *testing.T, change func(c *ops.Config)) *tab {
+	t.Helper()
+	scene, err := opsscene.NewPostgres(t.Context(), testenv.Postgres(t))
+	return openScene(t, scene, err, change)
+}
+
+func openScene(t *testing.T, scene *opsscene.Scene, err error, change func(c *ops.Config)) *tab {
+	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -84,13 +98,24 @@ func open(t *testing.T, change func(c *ops.Config)) *tab {
 		t.Fatal(err)
 	}
 	cfg := ops.Config{
-		Logger: slog.New(slog.DiscardHandler), Title: "Shop", Path: "/ops", Loopback: ops.Operator, Payloads: true,
+		Title: "Shop", Payloads: true,
 		Outboxes: []ops.Outbox{{Name: "shop", Operator: scene.Outbox, Parts: []any{scene.Store}}},
 		Inboxes:  []ops.Inbox{{Name: "stock", Operator: scene.Inbox, Effects: scene.Ledger, Parts: []any{scene.Store, scene.Auditor}}},
+		Loopback: ops.Operator,
 	}
 	if change != nil {
 		change(&cfg)
 	}
+	p := serve(t, cfg)
+	p.scene = scene
+	return p
+}
+
+// serve serves a dashboard, and opens a tab. The tab fails the test if a page reports an error, or asks
+// another server.
+func serve(t *testing.T, cfg ops.Config) *tab {
+	t.Helper()
+	cfg.Logger, cfg.Path = slog.New(slog.DiscardHandler), "/ops"
 	handler, err := ops.New(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -99,7 +124,7 @@ func open(t *testing.T, change func(c *ops.Config)) *tab {
 	t.Cleanup(server.Close)
 	ctx, closed := chromedp.NewContext(browser, chromedp.WithNewBrowserContext()) // cookies of its own: they do not heed ports
 	t.Cleanup(closed)
-	p := &tab{T: t, ctx: ctx, scene: scene, url: server.URL + "/ops"}
+	p := &tab{T: t, ctx: ctx, url: server.URL + "/ops"}
 	p.run()
 	var cancel context.CancelFunc
 	p.ctx, cancel = context.WithTimeout(ctx, 2*time.Minute)
