@@ -95,7 +95,7 @@ func TestEventHasItsTimeline(t *testing.T) {
 	onEachStore(t, func(t *testing.T, newScene scenes) {
 		s := newScene(t, true)
 		r := over(t, s, nil)
-		r.shows(deadEvent(r), "its attempts are used up", "Written", "Returned", "relay "+"relay-7c5d9", "312 NO_ROUTE", "checkout-42", "order/42")
+		r.shows(deadEvent(r), "<span>its attempts are used up</span>", "Written", "Returned", "relay "+"relay-7c5d9", "312 NO_ROUTE", "checkout-42", "order/42")
 
 		parked, err := s.Inbox.ListParked(t.Context(), inboxDead)
 		if err != nil || len(parked) == 0 {

@@ -68,7 +68,7 @@ func (l *live) write(ctx context.Context, out *producer.Outbox[pgx.Tx]) error {
 	l.mu.Unlock()
 	begun := time.Now()
 	err := out.Transact(ctx, func(ctx context.Context, w *producer.Writer[pgx.Tx]) error {
-		_, err := w.Queue(producer.Event{Topic: liveTopic, Key: fmt.Sprint("live-", n%1000), Random: true, Payload: binary.BigEndian.AppendUint64(nil, n)})
+		_, err := w.Write(ctx, producer.Event{Topic: liveTopic, Key: fmt.Sprint("live-", n%1000), Random: true, Payload: binary.BigEndian.AppendUint64(nil, n)})
 		return err
 	})
 	l.mu.Lock()

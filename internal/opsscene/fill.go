@@ -122,7 +122,16 @@ func (s *Scene) fillPending(ctx context.Context) error {
 }
 
 func (s *Scene) fillReports(ctx context.Context) error {
-	return s.Store.ReportRelay(ctx, Relay, outbox.Report{StalledChanged: true, Stalled: []outbox.StalledRoute{
+	now := time.Now()
+	report := outbox.RelayReport{
+		At: now, Host: "shop-2", Version: "v1.0.0", StartedAt: now.Add(-9 * time.Hour), Window: 1000, InFlight: 12, Waiting: 7,
+		LastConfirm: now, Sent: 1_204_311, Failed: 45, SentPerSecond: 41.5,
+		Topics: []outbox.TopicReport{
+			{Topic: "order.placed", Route: "boxpair/order.placed", State: outbox.RouteWorking, Sent: 803_115, SentPerSecond: 29.5, RouteInFlight: 9},
+			{Topic: "order.shipped", Route: "boxpair/order.shipped", State: outbox.RouteWorking, Sent: 401_196, SentPerSecond: 12, RouteInFlight: 3},
+		},
+	}
+	return s.Store.ReportRelay(ctx, Relay, outbox.Report{RelayReport: report, StalledChanged: true, Stalled: []outbox.StalledRoute{
 		{Topic: "mail.requested", Route: "boxpair/mail.requested", State: outbox.RouteRefusing, For: 47 * time.Minute, LastError: "returned by the broker: 312 NO_ROUTE"},
 		{Topic: "invoice.created", Route: "boxpair/invoice.created", State: outbox.RoutePaused, For: 5 * time.Minute, LastError: "topic invoice.created is paused by dana: the accounting system is being migrated"},
 	}})

@@ -64,6 +64,9 @@ type Inbox interface {
 	ops.InboxOperator
 	ops.MessageEditor
 	inbox.Searcher
+	ListHandlers(ctx context.Context) ([]inbox.RunningHandler, error)
+	// Run does the work of the inbox until ctx ends.
+	Run(ctx context.Context) error
 	// RunOnce does the work of the inbox once.
 	RunOnce(ctx context.Context) error
 }
@@ -144,7 +147,7 @@ func build[TX any](s *Scene, events outbox.Store[TX], messages inbox.Store[TX]) 
 		err = out.Transact(ctx, func(ctx context.Context, w *producer.Writer[TX]) error {
 			written, err := w.Write(ctx, e)
 			if err == nil {
-				id = written[0].ID
+				id = written[0]
 			}
 			return err
 		})

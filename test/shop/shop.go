@@ -89,7 +89,7 @@ func (s *Shop) Place(order string) {
 	ok(s.t, s.Outbox.Transact(s.t.Context(), func(ctx context.Context, w *producer.Writer[pgx.Tx]) error {
 		written, err := w.Write(ctx, producer.Event{Topic: Topic, Key: order, Source: "order/" + order, Version: 1, Payload: []byte("{}")})
 		for _, one := range written {
-			s.Latest = one.ID
+			s.Latest = one
 		}
 		return err
 	}))

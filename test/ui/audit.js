@@ -12,6 +12,11 @@
     problems.push(`the page is ${width} pixels wide: ${widest.slice(0, 3).map(describe)}`);
   }
 
+  for (const table of document.querySelectorAll(".card table")) {
+    const over = table.getBoundingClientRect().right - table.closest(".card").getBoundingClientRect().right;
+    if (over > 0) problems.push(`a table is ${Math.round(over)} pixels wider than its card: ${describe(table)}`);
+  }
+
   const canvas = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
   const rgba = (color) => {
     canvas.clearRect(0, 0, 1, 1);

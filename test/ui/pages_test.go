@@ -82,11 +82,13 @@ func TestAuditFindsWhatIsWrong(t *testing.T) {
 		const main = document.getElementById("main");
 		const pale = document.createElement("p"); pale.textContent = "pale"; pale.style.color = "#bbb"; main.append(pale);
 		const wide = document.createElement("div"); wide.style.width = "3000px"; wide.textContent = "wide"; main.append(wide);
+		const card = document.createElement("div"); card.className = "card"; card.style.width = "100px"; main.append(card);
+		card.innerHTML = "<table><tr><td>unbreakable".padEnd(80, "x");
 		const field = document.createElement("input"); main.append(field);
 		const button = document.createElement("button"); main.append(button);
 	}`))
 	found := strings.Join(eval[[]string](p, audit), "\n")
-	for _, want := range []string{"contrast", "pixels wide", "no label", "no name"} {
+	for _, want := range []string{"contrast", "pixels wide", "wider than its card", "no label", "no name"} {
 		if !strings.Contains(found, want) {
 			t.Errorf("the audit does not find %q:\n%s", want, found)
 		}

@@ -22,7 +22,21 @@ type picture struct {
 	unfold        string // the text of a form to unfold
 }
 
-// TestPicturesShowThePages takes the pictures of docs/dashboard.md: with BOXPAIR_WRITE_DOCS=1 it writes
+// pictures are the pages of the documents, each on a desk and on a phone, light and dark.
+func pictures(event string) (list []picture) {
+	for _, page := range []struct{ name, address, unfold string }{
+		{"overview", "/", ""}, {"dead-letters", "/dead", "Redrive…"}, {"event", "/events/shop/" + event, ""}, {"routes", "/routes", ""},
+	} {
+		for _, theme := range []string{"light", "dark"} {
+			list = append(list,
+				picture{page.name + "-" + theme, page.address, 1280, 860, theme, page.unfold},
+				picture{page.name + "-phone-" + theme, page.address, 390, 844, theme, page.unfold})
+		}
+	}
+	return list
+}
+
+// TestPicturesShowThePages takes the pictures of the documents: with BOXPAIR_WRITE_DOCS=1 it writes
 // them. Else it sees that each is there, and as small as a page of a document should load.
 func TestPicturesShowThePages(t *testing.T) {
 	t.Parallel()
@@ -32,14 +46,7 @@ func TestPicturesShowThePages(t *testing.T) {
 		p.makeTraffic()
 	}
 	const most = 150 << 10
-	for _, pic := range []picture{
-		{"overview-light", "/", 1280, 860, "light", ""},
-		{"overview-dark", "/", 1280, 860, "dark", ""},
-		{"dead-letters", "/dead", 1280, 860, "light", "Redrive…"},
-		{"event", "/events/shop/" + id.String(), 1280, 860, "dark", ""},
-		{"overview-phone", "/", 390, 844, "dark", ""},
-		{"dead-letters-phone", "/dead", 390, 844, "light", ""},
-	} {
+	for _, pic := range pictures(id.String()) {
 		path := filepath.Join("../../docs/images", pic.name+".png")
 		if os.Getenv("BOXPAIR_WRITE_DOCS") != "" {
 			p.take(pic, path)
@@ -68,6 +75,11 @@ func (p *tab) makeTraffic() {
 func (p *tab) take(pic picture, path string) {
 	p.Helper()
 	p.look(pic.width, pic.height, pic.theme)
+	if pic.page == "/" {
+		if err := p.scene.Tick(p.Context(), 44, 12); err != nil {
+			p.Fatal(err)
+		}
+	}
 	p.visit(pic.page)
 	if pic.page == "/" {
 		p.waitFor(`document.querySelector(".plot canvas") !== null`)
