@@ -47,8 +47,11 @@ type Scene struct {
 // Store is what a scene needs of its store.
 type Store interface {
 	outbox.RelayStore
+	// Register is that of an inbox.Store.
 	Register(ctx context.Context, name string, window time.Duration) (inbox.Registration, error)
+	// TakeEffects and SettleEffect are those of an inbox.EffectStore.
 	TakeEffects(ctx context.Context, t inbox.EffectTake) (runs []inbox.EffectRun, next time.Duration, err error)
+	// SettleEffect settles an effect.
 	SettleEffect(ctx context.Context, r *inbox.EffectRun, o inbox.EffectOutcome) (bool, error)
 }
 
@@ -64,6 +67,7 @@ type Inbox interface {
 	ops.InboxOperator
 	ops.MessageEditor
 	inbox.Searcher
+	// ListHandlers lists the handlers of running processes.
 	ListHandlers(ctx context.Context) ([]inbox.RunningHandler, error)
 	// Run does the work of the inbox until ctx ends.
 	Run(ctx context.Context) error

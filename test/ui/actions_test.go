@@ -102,13 +102,27 @@ func actions(p *tab) {
 		p.Errorf("the event is retried at %v, before at %v", after.NextAttemptAt, before.NextAttemptAt)
 	}
 
+	laterActions(p)
+
+	p.visit("/dead")
+	p.click(`.theme [value="dark"]`, "")
+	p.waitFor(`document.documentElement.dataset.theme === "dark"`)
+	p.click(`.theme [value="auto"]`, "")
+	p.waitFor(`document.documentElement.dataset.theme === undefined`)
+}
+
+// laterActions clicks the actions of deferred events, pauses and effects.
+func laterActions(p *tab) {
+	p.Helper()
+	ctx := p.Context()
 	p.visit("/deferred")
 	p.fill("tbody tr:nth-of-type(1)", "Move…", "at", "2031-02-03T04:05", "reason", "later")
 	p.sees("The event is due at 2031-02-03 04:05:00 UTC.")
 	p.fill("tbody tr:nth-of-type(2)", "Cancel…", "reason", "not wanted")
 	p.sees("The event is cancelled")
-	if list := parked(outbox.Cancelled); len(list) != 1 {
-		p.Errorf("cancelled are %+v", list)
+	cancelled, err := p.scene.Outbox.ListParked(ctx, outbox.Filter{States: []outbox.State{outbox.Cancelled}})
+	if err != nil || len(cancelled) != 1 {
+		p.Errorf("cancelled are %+v, %v", cancelled, err)
 	}
 
 	p.visit("/pauses")
@@ -135,12 +149,6 @@ func actions(p *tab) {
 	if err != nil || len(list) != 2 || list[0].State != inbox.EffectAnswered || list[1].State != inbox.EffectDiscarded {
 		p.Errorf("effects are %+v, %v", list, err)
 	}
-
-	p.visit("/dead")
-	p.click(`.theme [value="dark"]`, "")
-	p.waitFor(`document.documentElement.dataset.theme === "dark"`)
-	p.click(`.theme [value="auto"]`, "")
-	p.waitFor(`document.documentElement.dataset.theme === undefined`)
 }
 
 // edits edits a dead event and a dead message.
