@@ -219,7 +219,7 @@ func (t *timing) add(ctx context.Context, program string, args ...string) error 
 		err = nil // what took is said
 	}
 	cancel()
-	go io.Copy(io.Discard, r)
+	go func() { _, _ = io.Copy(io.Discard, r) }()
 	_ = cmd.Wait() // it was interrupted
 	return err
 }
@@ -241,7 +241,7 @@ func serve(ctx context.Context, program, address string, pages []string, cfg Con
 		return nil, err
 	}
 	site := regexp.MustCompile(`http://127.0.0.1:\d+`).FindString(line)
-	go io.Copy(io.Discard, lines)
+	go func() { _, _ = io.Copy(io.Discard, lines) }()
 	for _, page := range pages {
 		if !strings.Contains("page "+page, cfg.Only) {
 			continue

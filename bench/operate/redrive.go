@@ -58,6 +58,7 @@ func (l *live) Publish(topic string, messages ...*message.Message) error {
 	return nil
 }
 
+// Close does nothing.
 func (l *live) Close() error { return nil }
 
 // write commits an event.
