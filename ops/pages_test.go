@@ -356,7 +356,7 @@ func TestRunningHandlersAreShown(t *testing.T) {
 		reported = len(list) > 0
 	}
 	host, _ := os.Hostname()
-	over(t, s, nil).shows("/consumers", "since their start", host+` <span class="dim">`+host+"/"+strconv.Itoa(os.Getpid())+"/", " of 65,536<")
+	over(t, s, nil).shows("/consumers", "since their start", host+" · "+host+"/"+strconv.Itoa(os.Getpid())+"/", " of 65,536<")
 	end()
 	if err := <-done; err != nil {
 		t.Error(err)
