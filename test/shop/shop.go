@@ -156,15 +156,15 @@ func (s *Shop) LoseQueue() {
 	s.Place("42")
 }
 
-// Type runs a command line that begins with boxpair, and returns what a terminal shows. $ORDER is the
-// latest event.
+// Type runs a command line that begins with boxpair, and returns what a terminal shows, with whole
+// lines. $ORDER is the latest event.
 func (s *Shop) Type(line string) string {
 	s.t.Helper()
 	words := strings.Fields(strings.ReplaceAll(line, "$ORDER", s.Latest.String()))
 	if len(words) == 0 || words[0] != "boxpair" {
 		s.t.Fatalf("%q is no command of boxpair", line)
 	}
-	return run(s.t, s.command(words[1:]...))
+	return strings.ReplaceAll(run(s.t, s.command(words[1:]...)), "\n              ", " ")
 }
 
 // command returns the command with its databases and its broker.
