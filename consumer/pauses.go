@@ -53,7 +53,7 @@ func (i *Inbox[TX]) readPauses(ctx context.Context) (*readPauses, error) {
 	select {
 	case ps.turn <- struct{}{}:
 	default:
-		if age < pausesOld {
+		if age < pausesOld && len(latest.found) == 0 { // else a waiting message would see the end of its pause late
 			return latest, nil
 		}
 		select {
