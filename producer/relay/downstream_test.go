@@ -233,9 +233,11 @@ func TestDownstreamTakesBatches(t *testing.T) {
 		if err != nil || report.Delivered != 24 {
 			t.Errorf("%+v, %v", report, err)
 		}
-		// The first fetch of a relay brings one event of each shard.
-		if want := []string{"shop.a 4", "shop.a 4", "shop.a 3"}; !slices.Equal(a.batches, want) || len(a.messages()) != 12 {
-			t.Errorf("%d messages, in batches %q", len(a.messages()), a.batches)
+		// The first fetch of a relay brings one event of each shard, which is sent by itself, unless the
+		// second fetch is answered before.
+		batches := strings.Join(a.batches, ", ")
+		if (batches != "shop.a 4, shop.a 4, shop.a 3" && batches != "shop.a 4, shop.a 4, shop.a 4") || len(a.messages()) != 12 {
+			t.Errorf("%d messages, in batches %s", len(a.messages()), batches)
 		}
 		b.want(t, slices.Repeat([]string{"b"}, 12)...)
 
