@@ -2,8 +2,10 @@ package testenv
 
 import (
 	"bytes"
+	"encoding/binary"
 	"net"
 	"net/url"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -61,8 +63,9 @@ func (th *Thief) serve() {
 		var robbed atomic.Bool
 		th.wg.Go(func() {
 			defer func() { _ = server.Close() }()
+			var c commits
 			pass(server, client, func(sent []byte) bool {
-				if bytes.Contains(bytes.ToLower(sent), []byte("commit\x00")) && th.rob() {
+				if c.sent(sent) && th.rob() {
 					robbed.Store(true)
 				}
 				return true
@@ -79,6 +82,31 @@ func (th *Thief) serve() {
 			})
 		})
 	}
+}
+
+// commits recognizes the COMMITs of a client: by their text, or by the name of the statement that the
+// client has prepared.
+type commits struct{ prepared []byte }
+
+func (c *commits) sent(data []byte) bool {
+	const text = "commit\x00"
+	at := bytes.Index(bytes.ToLower(data), []byte(text))
+	if at <= 0 || data[at-1] != 0 { // a simple query, whose length precedes the text
+		return at > 0 || c.prepared != nil && bytes.Contains(data, c.prepared)
+	}
+	// Parse: 'P', the length from here on, the name and the text with a zero behind each, and the number
+	// of types, 0.
+	for begin := at - 6; begin >= 0; begin-- {
+		if data[begin] == 'P' && int(binary.BigEndian.Uint32(data[begin+1:])) == at-begin-1+len(text)+2 {
+			name := data[begin+5 : at-1]
+			if len(name) == 0 { // prepared and run in one message
+				return true
+			}
+			c.prepared = slices.Concat([]byte{0}, name, []byte{0})
+			break
+		}
+	}
+	return c.prepared != nil && bytes.Contains(data[at+len(text):], c.prepared)
 }
 
 // pass copies from one connection to the other until either hangs up or look returns false.
