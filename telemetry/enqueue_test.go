@@ -78,7 +78,10 @@ func TestEventThatIsKnownSaysSo(t *testing.T) {
 	t.Parallel()
 	s := newService(t, consumer.Config{})
 	for range 2 {
-		s.write(t.Context(), order("order.placed", "42"))
+		ok(t, s.outbox.Transact(t.Context(), func(ctx context.Context, w *writer) error {
+			_, err := s.tel.WriteNow(ctx, w, order("order.placed", "42"))
+			return err
+		}))
 	}
 	spans := s.named("enqueue order.placed")
 	if attributesOf(spans[0])["boxpair.known"] != "" || attributesOf(spans[1])["boxpair.known"] != "true" {
