@@ -129,16 +129,7 @@ func (r *rows) pages(name string) []string {
 }
 
 // look times all commands and pages, and prints a table. The error names those that take too long.
-func look(ctx context.Context, pool *pgxpool.Pool, address string, cfg Config) (err error) {
-	dir, err := os.MkdirTemp("", "boxpair-operate-*")
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	program, err := build(ctx, dir)
-	if err != nil {
-		return err
-	}
+func look(ctx context.Context, program string, pool *pgxpool.Pool, address string, cfg Config) error {
 	r, err := find(ctx, pool)
 	if err != nil {
 		return err

@@ -93,13 +93,22 @@ func say(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args.
 
 // Run measures on a server whose role may create databases.
 func Run(ctx context.Context, server string, cfg Config) (err error) {
+	dir, err := os.MkdirTemp("", "boxpair-operate-*")
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	program, err := build(ctx, dir)
+	if err != nil {
+		return err
+	}
 	pool, address, drop, err := database(ctx, server, cfg)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, drop()) }()
-	if err := look(ctx, pool, address, cfg); err != nil || !cfg.Redrive {
+	if err := look(ctx, program, pool, address, cfg); err != nil || !cfg.Redrive {
 		return err
 	}
-	return redrive(ctx, address)
+	return redrive(ctx, program, address)
 }

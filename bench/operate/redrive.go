@@ -3,7 +3,6 @@ package operate
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -98,16 +97,7 @@ func p99(all []time.Duration) time.Duration {
 
 // redrive redrives all dead events beside live traffic, and prints how long transactions and events of
 // the traffic take without and with it.
-func redrive(ctx context.Context, address string) (err error) {
-	dir, err := os.MkdirTemp("", "boxpair-operate-*")
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	program, err := build(ctx, dir)
-	if err != nil {
-		return err
-	}
+func redrive(ctx context.Context, program, address string) error {
 	settings, err := pgxpool.ParseConfig(address)
 	if err != nil {
 		return err
