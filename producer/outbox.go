@@ -173,14 +173,13 @@ func (o *Outbox[TX]) HandlingTogether(tx TX, consumer string) func(cause transpo
 }
 
 // Transact runs fn in a new transaction and commits if fn returns nil. The context that fn gets is
-// within the transaction, for publishers ([Outbox.Publisher]). Events of [Writer.Write] are
-// written together with the commit by an [outbox.CommitStore]. A
-// transaction that conflicts with another transaction is run again from the start, with a new
-// writer, after a short random wait, at most Config.MaxTransactAttempts times. So fn must not have
-// effects outside of the transaction. fn must not call Transact: callers that hold every connection
-// of a pool would wait for each other. An error that wraps [outbox.ErrCommitUnknown] means that the
-// transaction may have been committed; running fn again is safe for its events, and for its changes
-// if the changes are idempotent.
+// within the transaction, for publishers ([Outbox.Publisher]). Events of [Writer.Write] are written
+// together with the commit by an [outbox.CommitStore]. A transaction that conflicts with another
+// transaction is run again from the start, with a new writer, after a short random wait, at most
+// Config.MaxTransactAttempts times. So fn must not have effects outside of the transaction. fn must
+// not call Transact: callers that hold every connection of a pool would wait for each other. An
+// error that wraps [outbox.ErrCommitUnknown] means that the transaction may have been committed;
+// running fn again is safe for its events, and for its changes if the changes are idempotent.
 func (o *Outbox[TX]) Transact(ctx context.Context, fn func(ctx context.Context, w *Writer[TX]) error) error {
 	for attempt := 1; ; attempt++ {
 		wrote, err := o.transactOnce(ctx, fn)

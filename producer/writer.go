@@ -96,10 +96,12 @@ func (w *Writer[TX]) Write(ctx context.Context, events ...Event) ([]uuid.UUID, e
 		r.Payload, r.Headers = bytes.Clone(r.Payload), maps.Clone(r.Headers)
 	}
 	observed(w.seen, records, nil)
-	if w.queued.add(records) {
-		return ids, nil
+	if !w.queued.add(records) {
+		if err := w.Flush(ctx); err != nil {
+			return nil, err
+		}
 	}
-	return ids, w.Flush(ctx)
+	return ids, nil
 }
 
 // waits tells whether events may wait for the commit.
@@ -156,8 +158,8 @@ func (w *Writer[TX]) WriteNow(ctx context.Context, events ...Event) ([]Written, 
 	return written, w.observe(ctx, records, known)
 }
 
-// Flush writes the events that wait for the commit. If an earlier write has made the transaction unusable, Flush
-// returns the error of that write, even if its caller ignored the error.
+// Flush writes the events that wait for the commit. If an earlier write has made the transaction
+// unusable, Flush returns the error of that write, even if its caller ignored the error.
 func (w *Writer[TX]) Flush(ctx context.Context) error {
 	if err := w.failed(); err != nil || len(w.queued.records) == 0 {
 		return err
