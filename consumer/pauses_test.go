@@ -298,6 +298,12 @@ func TestParkedMessagesWaitForTheEndOfAPause(t *testing.T) {
 		failing = false
 		r.pause("stock/*", time.Time{})
 		time.Sleep(time.Second)
+		r.store.setFault(func(step string) error {
+			if step == "pauses" { // while one message reads, the others look
+				time.Sleep(10 * time.Millisecond)
+			}
+			return nil
+		})
 		stop := r.run()
 		time.Sleep(time.Minute)
 		r.wantCalls(6)
