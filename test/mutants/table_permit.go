@@ -4,6 +4,14 @@ package mutants
 // about observers.
 var permitting = []Mutant{
 	{
+		Name: "end-of-a-pause-is-seen-late", Guarantee: "G5",
+		Broken: "A waiting message that looks while another reads the pauses waits for another turn.",
+		File:   "consumer/pauses.go",
+		Old:    `		if age < pausesOld && len(latest.found) == 0 {`,
+		New:    `		if age < pausesOld {`,
+		Test:   Test{"consumer", "TestParkedMessagesWaitForTheEndOfAPause"},
+	},
+	{
 		Name: "pause-ignored", Guarantee: "G5",
 		Broken: "A paused consumer handles messages.",
 		File:   "consumer/pauses.go",
