@@ -156,7 +156,8 @@ type OperatorStore interface {
 	// their discard stays in their attempts only. A concurrent [JanitorStore.RemoveDiscarded] either
 	// removes a discarded event as a whole, or leaves it as a whole. Without f.Force, dead and
 	// discarded events after their ResendUntil do not change, do not count towards f.Limit, and are
-	// counted in refused. If a retrying event is being sent and fails, the failure changes nothing.
+	// counted in refused by the call that redrives fewer than f.Limit events: a count with each of
+	// many calls would read them all again and again. If a retrying event is being sent and fails, the failure changes nothing.
 	Redrive(ctx context.Context, f Filter, reason string) (ids []uuid.UUID, refused int, err error)
 	// Discard gives up parked events that f selects, keeps reason with them and in their attempts,
 	// and returns their dispatch IDs. The next live event of their keys becomes retrying and due.

@@ -158,7 +158,7 @@ func (s *Store) Redrive(ctx context.Context, f outbox.Filter, reason string) (id
 		return nil, 0, nil
 	}
 	ids, err = s.operate(ctx, "redrive events", redrive, f, states, f.Force, storable(reason))
-	if err != nil || f.Force {
+	if err != nil || f.Force || len(ids) == orDefault(f.Limit, defaultFilterLimit) {
 		return ids, 0, err
 	}
 	f.Limit = pendingLimit

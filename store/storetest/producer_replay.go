@@ -359,9 +359,14 @@ func redriveExpired[TX any](o *outboxRig[TX]) {
 		o.ok(err)
 		return time.Since(page[0].ResendUntil) > 100*time.Millisecond
 	})
-	got, refused, err := o.Store.Redrive(o.ctx(), outbox.Filter{Limit: 2}, "reason")
+	got, refused, err := o.Store.Redrive(o.ctx(), outbox.Filter{Limit: 1}, "reason")
 	o.ok(err)
-	if !slices.Equal(got, ids(h.events[1:])) || refused != 1 {
+	if !slices.Equal(got, ids(h.events[1:2])) || refused != 0 {
+		o.Errorf("redriven up to the limit are %v, refused %d: the last call counts", got, refused)
+	}
+	got, refused, err = o.Store.Redrive(o.ctx(), outbox.Filter{Limit: 2}, "reason")
+	o.ok(err)
+	if !slices.Equal(got, ids(h.events[2:])) || refused != 1 {
 		o.Errorf("redriven are %v, refused %d", got, refused)
 	}
 	o.expectParked(h.state(0, outbox.Dead, 10), h.state(1, outbox.Retrying, 0), h.state(2, outbox.Retrying, 0))

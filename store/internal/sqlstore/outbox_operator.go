@@ -144,18 +144,24 @@ func (s *Store) Redrive(ctx context.Context, f outbox.Filter, reason string) (id
 		// Without States and IDs, only dead events are redriven, and without States no discarded event.
 		w := selects(f).with("(p.state = 'dead' OR p.state = 'retrying' AND ? OR p.state = 'discarded' AND ?)",
 			len(f.States)+len(f.IDs) > 0, slices.Contains(f.States, outbox.Discarded))
+		timely := w
 		if !f.Force {
+			timely = w.with("(p.state = 'retrying' OR NOT " + expired + ")")
+		}
+		chosen, err := s.choose(ctx, tx, timely, f.Limit)
+		if err != nil {
+			return err
+		}
+		if !f.Force && len(chosen) < limitOf(f.Limit) {
 			late := w.with("p.state <> 'retrying' AND " + expired)
 			err := s.c.One(ctx, tx, []any{&refused}, `SELECT COUNT(*) FROM {outbox_parked} p LEFT JOIN {outbox_events} e ON e.id = p.id
 				WHERE `+late.String(), late.args...)
 			if err != nil {
 				return err
 			}
-			w = w.with("(p.state = 'retrying' OR NOT " + expired + ")")
 		}
-		chosen, err := s.choose(ctx, tx, w, f.Limit)
-		if err != nil || len(chosen) == 0 {
-			return err
+		if len(chosen) == 0 {
+			return nil
 		}
 		var places []int64
 		places, ids = seqs(chosen)
