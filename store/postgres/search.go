@@ -247,8 +247,9 @@ const searchPlans = `SELECT set_config('plan_cache_mode', 'force_custom_plan', t
     set_config('enable_hashjoin', 'off', true), set_config('enable_mergejoin', 'off', true), set_config('jit', 'off', true)`
 
 // groupPlans precedes a count of groups. The planner takes each row for a group of its own, and would sort
-// them all on disk.
-const groupPlans = `SELECT set_config('plan_cache_mode', 'force_custom_plan', true), set_config('enable_sort', 'off', true), set_config('jit', 'off', true)`
+// them all on disk. Workers take longer to start than the count of 100,000 rows takes.
+const groupPlans = `SELECT set_config('plan_cache_mode', 'force_custom_plan', true), set_config('enable_sort', 'off', true),
+    set_config('max_parallel_workers_per_gather', '0', true), set_config('jit', 'off', true)`
 
 // lookUp runs a statement behind the settings of its plan, outside any transaction; read gets the rows.
 func (s *Store) lookUp(ctx context.Context, plans string, t *template, read func(pgx.Rows) error, args ...any) error {

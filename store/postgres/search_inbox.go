@@ -213,13 +213,16 @@ FROM (
 ORDER BY g.n DESC, g.id DESC`)
 
 // MessageCauses implements [inbox.Searcher].
-func (s *Store) MessageCauses(ctx context.Context, f inbox.Filter) ([]inbox.Cause, error) {
+func (s *Store) MessageCauses(ctx context.Context, f inbox.Filter) (list []inbox.Cause, err error) {
 	f.After = 0
-	list, err := readRows(ctx, s, searchMessageCauses, messageArgs(&f, f.States), func(row pgx.CollectableRow) (c inbox.Cause, err error) {
-		err = row.Scan(&c.Consumer, (*string)(&c.State), &c.Topic, &c.Error, &c.Count, &c.First, &c.Last, (*[16]byte)(&c.Example))
-		c.First, c.Last = c.First.UTC(), c.Last.UTC()
-		return c, err
-	})
+	err = s.lookUp(ctx, groupPlans, searchMessageCauses, func(rows pgx.Rows) error {
+		list, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (c inbox.Cause, err error) {
+			err = row.Scan(&c.Consumer, (*string)(&c.State), &c.Topic, &c.Error, &c.Count, &c.First, &c.Last, (*[16]byte)(&c.Example))
+			c.First, c.Last = c.First.UTC(), c.Last.UTC()
+			return c, err
+		})
+		return err
+	}, messageArgs(&f, f.States)...)
 	if err != nil {
 		return nil, failed("count causes", &ownError{err})
 	}
