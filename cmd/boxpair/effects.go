@@ -49,7 +49,12 @@ func effectCommand(verb, summary, details string, more func(e *entries, s *setti
 				if err := e.check(); err != nil {
 					return exitFailed, err
 				}
-				if err := run(ctx, e, p); err != nil {
+				err := run(ctx, e, p)
+				switch {
+				case errors.Is(err, errUnchanged):
+					fmt.Fprintln(p.stderr, plain(err.Error()))
+					return exitFound, nil
+				case err != nil:
 					return exitFailed, err
 				}
 				return exitOK, nil
@@ -260,9 +265,15 @@ func (e *entries) alter(ctx context.Context, p *process, to inbox.EffectState) e
 	}
 	return e.with(ctx, func(s *operators) error {
 		ids, err := s.effects.ChangeEffects(ctx, e.chosen, inbox.EffectChange{State: to, Reason: e.attributed(s)})
+		if err == nil && len(ids) == 0 {
+			err = errUnchanged
+		}
 		return errors.Join(e.printIDs(p.stdout, ids), err)
 	})
 }
+
+// errUnchanged is returned if the selection has no effect that can be changed.
+var errUnchanged = errors.New("the selection has no effect in a state that can be changed so; nothing was changed")
 
 // entry is an effect as printed, without its intent and result.
 type entry struct {

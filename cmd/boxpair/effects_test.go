@@ -166,8 +166,9 @@ func TestEffectsAreRedrivenAndDiscarded(t *testing.T) {
 	if e := s.shown(key); e.State != "discarded" || !strings.HasPrefix(e.Reason, "paid in cash (by ") || len(e.History) != 4 {
 		t.Errorf("in the end: %+v", e)
 	}
-	if out := s.effects("redrive", "--effect", key, "--reason", "too late"); out != "" {
-		t.Errorf("redrive of what was discarded: %q", out)
+	status, out, errs := call(t, nil, "effects", "redrive", "--inbox", s.url, "--effect", key, "--reason", "too late")
+	if status != exitFound || out != "" || !strings.Contains(errs, "nothing was changed") {
+		t.Errorf("redrive of what was discarded: %d, %q, %q", status, out, errs)
 	}
 	if out := s.effects("list", "--wide", "--state", "discarded"); !strings.Contains(out, "discarded: paid in cash") {
 		t.Errorf("list: %q", out)
