@@ -182,6 +182,19 @@ func (p *places) of(t *target) (schema, prefix string) {
 	return schema, prefix
 }
 
+// identity is equal for two targets with the same tables and the same user.
+func (t *target) identity(p *places) string {
+	schema, prefix := p.of(t)
+	address := t.path
+	switch {
+	case t.pool != nil:
+		address = t.pool.ConnString()
+	case t.server != nil:
+		address = t.server.FormatDSN()
+	}
+	return strings.Join([]string{address, schema, prefix}, "\x00")
+}
+
 // label is the name of the database in all output.
 func (p *places) label(t *target) string {
 	schema, prefix := p.of(t)

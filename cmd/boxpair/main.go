@@ -136,7 +136,7 @@ a missing migration) or changed nothing; 2 the command failed.`,
 	t.root.SetErr(p.stderr)
 	t.root.SetIn(p.stdin)
 	t.root.SetUsageTemplate(strings.ReplaceAll(t.root.UsageTemplate(), "FlagUsages", "FlagUsagesWrapped "+fmt.Sprint(helpWidth)))
-	t.root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return clean(err) })
+	t.root.SetFlagErrorFunc(clean)
 	for _, group := range []string{looking, changing, running, setUp} {
 		t.root.AddGroup(&cobra.Group{ID: group, Title: group})
 	}
@@ -172,6 +172,9 @@ func (t *tree) add(p *process, c *command) {
 				return err
 			}
 			t.working = true
+			if s.databases != nil {
+				defer s.databases.opened.close()
+			}
 			t.status, err = work(cmd.Context(), p)
 			return err
 		},
@@ -236,7 +239,7 @@ func singleDash(args []string) error {
 }
 
 // clean removes the value from an error of package pflag.
-func clean(err error) error {
+func clean(c *cobra.Command, err error) error {
 	switch e := err.(type) { //nolint:errorlint // as the library returns it
 	case *pflag.InvalidValueError:
 		return fmt.Errorf("--%s: %w", e.GetFlag().Name, e.Unwrap())
@@ -244,19 +247,19 @@ func clean(err error) error {
 		if e.GetSpecifiedShortnames() != "" {
 			return fmt.Errorf("unknown flag -%s", e.GetSpecifiedName())
 		}
-		return fmt.Errorf("unknown flag --%s%s", e.GetSpecifiedName(), alike(e.GetSpecifiedName()))
+		return fmt.Errorf("unknown flag --%s%s", e.GetSpecifiedName(), alike(c, e.GetSpecifiedName()))
 	}
 	return err
 }
 
-// alike suggests the flags that begin like name, or contain it.
-func alike(name string) string {
+// alike suggests the flags of a command that begin like name, or contain it.
+func alike(c *cobra.Command, name string) string {
 	var list []string
-	for flag := range known().flags {
-		if len(name) > 2 && (strings.HasPrefix(flag, name[:3]) || strings.Contains(flag, name)) {
-			list = append(list, "--"+flag)
+	c.Flags().VisitAll(func(flag *pflag.Flag) {
+		if len(name) > 2 && (strings.HasPrefix(flag.Name, name[:3]) || strings.Contains(flag.Name, name)) {
+			list = append(list, "--"+flag.Name)
 		}
-	}
+	})
 	if len(list) == 0 {
 		return ""
 	}

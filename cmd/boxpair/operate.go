@@ -6,11 +6,13 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/boxpair/boxpair/audit"
 	"github.com/boxpair/boxpair/consumer"
@@ -20,6 +22,7 @@ import (
 	"github.com/boxpair/boxpair/producer"
 	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/store/outbox"
+	"github.com/boxpair/boxpair/store/postgres"
 )
 
 // outboxOperator is the part of an outbox that the operator's commands need.
@@ -50,6 +53,7 @@ type operators struct {
 	removal  outbox.JanitorStore
 	numbers  outbox.SequenceChecker // nil if the database needs no check of its sequences
 	target   *target
+	pool     *pgxpool.Pool // of PostgreSQL
 	places   *places
 	ledger   ops.Effects // nil if the store keeps no effects
 	parts    []any       // the store, and what else a dashboard asks
@@ -106,7 +110,11 @@ func operate(ctx context.Context, t *target, p *places) (*operators, func(), err
 		end()
 		return nil, nil, err
 	}
-	return both(store, end)
+	s, end, err := both(store, end)
+	if err == nil {
+		s.pool = pool
+	}
+	return s, end, err
 }
 
 // both returns the two sides of one store. The commands print their changes, so only warnings are
@@ -132,11 +140,19 @@ func (s *operators) consumers(ctx context.Context) ([]audit.Consumer, error) {
 	if s.target.server != nil {
 		return s.consumersOfMySQL(ctx)
 	}
-	a, end, err := openAuditor(ctx, s.target, s.places, inspectionTimeout)
+	if s.pool == nil {
+		a, end, err := openAuditor(ctx, s.target, s.places, inspectionTimeout)
+		if err != nil {
+			return nil, err
+		}
+		defer end()
+		return a.Consumers(ctx)
+	}
+	schema, prefix := s.places.of(s.target)
+	a, err := postgres.NewAuditor(s.pool, postgres.AuditorConfig{Schema: schema, Prefix: prefix, StatementTimeout: inspectionTimeout})
 	if err != nil {
 		return nil, err
 	}
-	defer end()
 	return a.Consumers(ctx)
 }
 
@@ -167,14 +183,31 @@ func (s *operators) consumersOfMySQL(ctx context.Context) (list []audit.Consumer
 	return list, nil
 }
 
-// databases holds the settings that name databases.
+// databases holds the settings that name databases, and the opened databases. A copy shares the opened
+// databases.
 type databases struct {
 	outboxes, inboxes []target
 	places            places
+	opened            *opened
+}
+
+// opened holds the databases of a command that were opened, by identity. A database stays open until
+// the end of the command: a session that has read its catalog answers sooner than a new one.
+type opened struct {
+	all  map[string]*operators
+	ends []func()
+}
+
+// close closes all databases.
+func (o *opened) close() {
+	for _, end := range o.ends {
+		end()
+	}
+	o.all, o.ends = nil, nil
 }
 
 func (d *databases) define(s *settings, ofOutbox, ofInbox string) {
-	s.databases = d
+	s.databases, d.opened = d, &opened{}
 	if ofOutbox != "" {
 		s.urls(&d.outboxes, "outbox", ofOutbox)
 	}
@@ -203,25 +236,34 @@ func (d *databases) some() error {
 	return nil
 }
 
-// open opens all databases, the outboxes first. The caller calls end to close them, also after an
-// error.
-func (d *databases) open(ctx context.Context) (all []*operators, end func(), err error) {
-	var ends []func()
-	end = func() {
-		for _, one := range ends {
-			one()
+// open opens all databases, the outboxes first.
+func (d *databases) open(ctx context.Context) (all []*operators, err error) {
+	return all, d.each(ctx, false, func(s *operators) error {
+		all = append(all, s)
+		return nil
+	})
+}
+
+// operate opens a database, or returns the database as it was opened before. A database that is an
+// outbox and an inbox is opened once.
+func (d *databases) operate(ctx context.Context, setting string, t *target) (*operators, error) {
+	name := t.identity(&d.places)
+	s := d.opened.all[name]
+	if s == nil {
+		var end func()
+		var err error
+		if s, end, err = operate(ctx, t, &d.places); err != nil {
+			return nil, err
 		}
-	}
-	for i := range len(d.outboxes) + len(d.inboxes) {
-		setting, t := d.target(i)
-		s, closed, err := operate(ctx, t, &d.places)
-		if err != nil {
-			return nil, end, fmt.Errorf("--%s %s: %w", setting, t.name, err)
+		if d.opened.all == nil {
+			d.opened.all = make(map[string]*operators)
 		}
-		s.named(setting, t, &d.places)
-		all, ends = append(all, s), append(ends, closed)
+		d.opened.all[name], d.opened.ends = s, append(d.opened.ends, end)
 	}
-	return all, end, nil
+	one := *s
+	one.parts = slices.Clone(s.parts)
+	one.named(setting, t, &d.places)
+	return &one, nil
 }
 
 // target returns the setting and the database with a number: the outboxes come first.
@@ -244,18 +286,16 @@ type registry struct{ s *operators }
 // Consumers implements ops.Registry.
 func (r registry) Consumers(ctx context.Context) ([]audit.Consumer, error) { return r.s.consumers(ctx) }
 
-// each opens the databases one after another, the outboxes first, and calls do for each. The error
+// each calls do for each database, the outboxes first. The error
 // names the database. With all, the errors of the databases are joined; without, the first one ends
 // the work.
 func (d *databases) each(ctx context.Context, all bool, do func(s *operators) error) error {
 	var errs []error
 	for i := range len(d.outboxes) + len(d.inboxes) {
 		setting, t := d.target(i)
-		s, end, err := operate(ctx, t, &d.places)
+		s, err := d.operate(ctx, setting, t)
 		if err == nil {
-			s.named(setting, t, &d.places)
 			err = do(s)
-			end()
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("--%s %s: %w", setting, t.name, err))

@@ -74,8 +74,7 @@ func (b *branching) run(ctx context.Context, p *process) (int, error) {
 	if err := b.expect(ctx, id); err != nil {
 		return exitFailed, err
 	}
-	all, end, err := b.open(ctx)
-	defer end()
+	all, err := b.open(ctx)
 	if err != nil {
 		return exitFailed, err
 	}

@@ -65,8 +65,7 @@ func (u *looks) run(ctx context.Context, p *process) (int, error) {
 			}
 		}
 	}
-	all, end, err := u.open(ctx)
-	defer end()
+	all, err := u.open(ctx)
 	if err != nil {
 		return exitFailed, err
 	}
