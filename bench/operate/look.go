@@ -103,11 +103,11 @@ dead redrive both DEAD --dry-run -m test
 dead discard out --all --dry-run -m test
 dead discard in --all --dry-run -m test
 deferred list out
-deferred move out --all --at 2100-01-01T00:00:00Z --dry-run -m test
+deferred move out --all --at 2100-01-01T00:00:00Z --dry-run
 deferred cancel out --all --dry-run -m test
 effects list in
 effects show in --id EFFECT
-effects redrive in --id EFFECT --dry-run -m test
+effects redrive in --id EFFECT -m test
 replay out --topic order.paid --dry-run
 replay out --all --dry-run
 verify both --consumer stock/count=order.# --from 1h
@@ -206,8 +206,8 @@ func (t *timing) add(ctx context.Context, program string, args ...string) error 
 	if err == nil && strings.Contains(string(first[:n]), "--help") {
 		err = errors.New(string(first[:n]))
 	}
-	if ctx.Err() != nil {
-		err = nil // what took is said
+	if ctx.Err() != nil || errors.Is(err, io.EOF) {
+		err = nil // how long it took is said, also if it says nothing
 	}
 	cancel()
 	go func() { _, _ = io.Copy(io.Discard, r) }()

@@ -107,8 +107,9 @@ func Run(ctx context.Context, server string, cfg Config) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, drop()) }()
-	if err := look(ctx, program, pool, address, cfg); err != nil || !cfg.Redrive {
-		return err
+	err = look(ctx, program, pool, address, cfg)
+	if cfg.Redrive {
+		err = errors.Join(err, redrive(ctx, program, address))
 	}
-	return redrive(ctx, program, address)
+	return err
 }
