@@ -25,6 +25,8 @@ func chainScenario() scenario {
 				chaining{config: consumer.HandlerConfig{Optimistic: true}}.measure},
 			{"chain-headers", "the same with headers, as by default", "limit-handwritten", 40_000, 0,
 				chaining{config: consumer.HandlerConfig{Optimistic: true}, form: headers}.measure},
+			{"chain-default", "on the defaults, as README writes it: producers and handlers by Exec, headers", "limit-handwritten", 40_000, 4_000,
+				chaining{fn: effect, produce: readme, form: headers}.measure},
 			{"chain-group", "this library, group commit of up to 64", "limit-handwritten", 40_000, 4_000,
 				chaining{config: consumer.HandlerConfig{Group: consumer.GroupConfig{Size: 64}}}.measure},
 		},
@@ -35,6 +37,9 @@ func chainScenario() scenario {
 type chaining struct {
 	config consumer.HandlerConfig
 	form   form
+	// fn and produce default to the fastest.
+	fn      consumer.HandlerFunc[pgx.Tx]
+	produce enqueuer
 }
 
 func (c chaining) measure(ctx context.Context, s *stage) error {
@@ -58,7 +63,10 @@ func (c chaining) measure(ctx context.Context, s *stage) error {
 	if err != nil {
 		return err
 	}
-	consume := consuming{config: c.config, fn: lateEffect}
+	if c.fn == nil {
+		c.fn, c.produce = lateEffect, transact
+	}
+	consume := consuming{config: c.config, fn: c.fn}
 	handler, err := consume.handler(inbox)
 	if err != nil {
 		return err
@@ -67,7 +75,7 @@ func (c chaining) measure(ctx context.Context, s *stage) error {
 		return err
 	}
 	d := &desk{pool: pool, outbox: outbox, events: 1, number: newNumber()}
-	once, err := transact(ctx, d)
+	once, err := c.produce(ctx, d)
 	if err != nil {
 		return err
 	}
@@ -82,8 +90,7 @@ func (c chaining) measure(ctx context.Context, s *stage) error {
 	})
 }
 
-const handwrittenTables = `CREATE TABLE orders (id uuid PRIMARY KEY, body bytea);
-	CREATE TABLE outbox (id bigserial PRIMARY KEY, event uuid, body bytea);` + plainTables
+const handwrittenTables = `CREATE TABLE orders (id uuid PRIMARY KEY, body bytea);` + plainOutbox + `;` + plainTables
 
 // handwrittenChain is a chain written by hand for speed alone.
 func handwrittenChain(ctx context.Context, s *stage) error {
@@ -108,7 +115,7 @@ func handwrittenChain(ctx context.Context, s *stage) error {
 		b := &pgx.Batch{}
 		b.Queue("begin")
 		b.Queue(insertOrder, uuid.New(), payload)
-		b.Queue(`INSERT INTO outbox (event, body) VALUES ($1, $2)`, uuid.New(), payload)
+		b.Queue(insertPlain, "topic-0", payload, plainHeaders)
 		b.Queue("commit")
 		return pool.SendBatch(ctx, b).Close()
 	}
@@ -160,21 +167,24 @@ func relayByHand(ctx context.Context, pool *pgxpool.Pool, q *queues) error {
 
 func relayOnceByHand(ctx context.Context, pool *pgxpool.Pool, q *queues) (n int, err error) {
 	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, `DELETE FROM outbox WHERE id IN (SELECT id FROM outbox ORDER BY id LIMIT 1000 FOR UPDATE SKIP LOCKED)
-			RETURNING event::text, body`)
+		rows, err := tx.Query(ctx, `DELETE FROM plain_outbox WHERE id IN (SELECT id FROM plain_outbox ORDER BY id LIMIT 1000 FOR UPDATE SKIP LOCKED)
+			RETURNING id, payload, headers`)
 		if err != nil {
 			return err
 		}
 		defer rows.Close()
 		var open []*amqp.DeferredConfirmation
 		for rows.Next() {
-			var id string
+			var id int64
 			var body []byte
-			if err := rows.Scan(&id, &body); err != nil {
+			var named map[string]string
+			if err := rows.Scan(&id, &body, &named); err != nil {
 				return err
 			}
-			msg := rawMessage(id)
-			msg.Body = body
+			msg := amqp.Publishing{DeliveryMode: amqp.Persistent, MessageId: plainID(id), Body: body, Headers: amqp.Table{}}
+			for name, value := range named {
+				msg.Headers[name] = value
+			}
 			c, err := q.ch.PublishWithDeferredConfirm("", q.names[0], true, false, msg)
 			if err != nil {
 				return err

@@ -32,12 +32,13 @@ func consumeScenario() scenario {
 			{"message", "Watermill router, a transaction per message in one round trip (Optimistic, effect queued)",
 				"limit-pipelined", 30_000, 7_000, consuming{config: optimistic, fn: lateEffect}.measure},
 			{"message-claim", "the same, the claim first and the effect sent with the COMMIT", "limit-pipelined", 30_000, 0, consuming{fn: lateEffect}.measure},
-			{"message-exec", "the same, effect in a round trip of its own", "limit-pipelined", 30_000, 0, consuming{fn: effect}.measure},
+			{"default", "on the defaults: the handler writes by Exec", "limit-pipelined", 30_000, 7_000, consuming{fn: effect}.measure},
+			{"default-pool-8", "the same with a pool of 8 connections", "limit-pipelined", 30_000, 7_000, consuming{fn: effect, connections: 8}.measure},
 			{"group", "group commit of up to 64, a handler per message, effects sent with the COMMIT",
 				"limit-pipelined", 50_000, 20_000, consuming{config: group, fn: lateEffect}.measure},
 			{"message-batched", "as message, 64 to an AMQP message", "limit-pipelined", 30_000, 10_000, consuming{config: optimistic, fn: lateEffect, batched: true}.measure},
 			{"group-batched", "as group, 64 to an AMQP message", "limit-pipelined", 50_000, 30_000, consuming{config: group, fn: lateEffect, batched: true}.measure},
-			{"group-exec", "the same, each effect in a round trip of its own", "limit-pipelined", 50_000, 0, consuming{config: group, fn: effect}.measure},
+			{"group-exec", "group commit of up to 64, a handler per message that writes by Exec", "limit-pipelined", 50_000, 20_000, consuming{config: group, fn: effect}.measure},
 			{"batch", "a batch handler, one statement for the effects of a group", "limit-pipelined", 50_000, 20_000,
 				consuming{config: group, batch: batchEffect}.measure},
 			{"batch-batched", "as batch, 64 to an AMQP message", "limit-pipelined", 50_000, 30_000,
@@ -154,9 +155,12 @@ type consuming struct {
 	cache    int
 	batched  bool // eventsOfBatch messages per AMQP message
 	inFlight int  // defaults to four groups, or to the subscriber's default
+	// connections is the size of the pool; defaults to 40.
+	connections int
 }
 
 func (c consuming) measure(ctx context.Context, s *stage) error {
+	s.connections = c.connections
 	store, pool, err := s.store(ctx)
 	if err != nil {
 		return err
@@ -173,7 +177,7 @@ func (c consuming) measure(ctx context.Context, s *stage) error {
 	if err != nil {
 		return err
 	}
-	if err := s.warm(ctx, pool, 34); err != nil {
+	if err := s.warm(ctx, pool, min(34, int(pool.Config().MaxConns))); err != nil {
 		return err
 	}
 	if c.copies { // the first pass is not measured

@@ -25,7 +25,7 @@ func enqueueScenario() scenario {
 		full, quick := 40_000, 0
 		switch producers {
 		case 1:
-			full = 15_000
+			full, quick = 15_000, 2_000
 		case 8:
 			quick = 6_000
 		}
@@ -36,6 +36,8 @@ func enqueueScenario() scenario {
 			s.variants = append(s.variants, variant{fmt.Sprintf("%s-%d", name, producers), about, limit, full, quick,
 				enqueuing{producers: producers, events: 1, make: do}.measure})
 		}
+		add("limit-plain", "by hand: a row in a plain outbox table, in four round trips", "", quick, plain)
+		add("readme", "Outbox.Transact with Exec and Write, as README shows", "limit-plain", quick, readme)
 		add("limit-raw", "the same statements as Transact's in one round trip", "", quick, rawOnce)
 		add("transact", "Outbox.Transact", "limit-raw", quick, transact)
 		add("limit-statements", "a transaction with the same statements by hand, in four round trips", "", quick, byHand)
@@ -52,6 +54,8 @@ func enqueueScenario() scenario {
 				enqueuing{producers: producers, events: 100, make: do}.measure})
 		}
 		quick := map[int]int{8: 60_000}[producers]
+		add("limit-plain", "by hand: 100 rows in a plain outbox table by INSERT with unnest", "", quick, plainMany)
+		add("readme", "Outbox.Transact with Exec and Write of 100 events", "limit-plain", quick, readme)
 		add("limit-unnest", "100 events by a plain INSERT with unnest into the same tables", "", quick, unnest)
 		add("write", "Writer.Write of 100 events", "limit-unnest", quick, write)
 		add("transact", "Outbox.Transact of 100 events", "limit-unnest", 0, transact)
@@ -143,7 +147,7 @@ func (d *desk) batch() []producer.Event {
 	events := make([]producer.Event, d.events)
 	source := uuid.NewString()
 	for i := range events {
-		events[i] = producer.Event{Topic: "topic-0", Key: source, Source: source, Version: d.number.Add(1), Payload: payload}
+		events[i] = event("topic-0", source, source, d.number.Add(1), payload)
 	}
 	return events
 }

@@ -208,7 +208,7 @@ func clocked(ctx context.Context, outbox *producer.Outbox[pgx.Tx], watch *stopwa
 					if err := business(ctx, w.DB()); err != nil {
 						return err
 					}
-					_, err := w.Write(ctx, producer.Event{Topic: "topic-0", Key: strconv.Itoa(i), Source: "order", Version: int64(i) + 1, Payload: body(i)})
+					_, err := w.Write(ctx, event("topic-0", strconv.Itoa(i), "order", int64(i)+1, body(i)))
 					return err
 				})
 				watch.committed[i].Store(int64(time.Since(watch.base)))

@@ -22,12 +22,12 @@ func relayScenario() scenario {
 		about: "committed events to a durable RabbitMQ queue: fetched, published, confirmed, marked",
 		variants: []variant{
 			{"limit-classic", "amqp091, 1000 unconfirmed publishes, one classic queue, no database", "", 100_000, 20_000, rawPublish("classic", 1000, rawMessage)},
-			{"limit-classic-headers", "the same, each message with the headers of an event", "limit-classic", 100_000, 0, rawPublish("classic", 1000, eventMessage)},
+			{"limit-classic-headers", "the same, each message with the properties of an event", "limit-classic", 100_000, 20_000, sampled("classic", 1000)},
 			{"limit-classic-envelope", "the same, each message with an event's envelope and no headers", "limit-classic", 100_000, 0, rawPublish("classic", 1000, envelopedMessage)},
 			{"limit-classic-batch", "amqp091, 15 unconfirmed publishes of 64 such envelopes each, one classic queue", "", 300_000, 60_000, rawBatches("classic")},
 			{"classic", "distinct keys, in batches of up to 64", "limit-classic", 300_000, 60_000, relaying{queue: "classic"}.measure},
 			{"classic-envelope", "the same, an envelope per AMQP message", "limit-classic", 100_000, 20_000, relaying{queue: "classic", form: enveloped}.measure},
-			{"classic-headers", "the same with headers, as by default", "limit-classic", 100_000, 0, relaying{queue: "classic", form: headers}.measure},
+			{"classic-headers", "the same with headers, as by default", "limit-classic", 100_000, 20_000, relaying{queue: "classic", form: headers}.measure},
 			{"classic-zipf", "1,000 keys by Zipf's law, each in order", "limit-classic", 100_000, 30_000, relaying{queue: "classic", keys: zipfKeys}.measure},
 			{"classic-no-key", "events without a key", "limit-classic", 100_000, 0, relaying{queue: "classic", keys: noKey}.measure},
 			{"classic-hot-key", "all events of one key", "limit-classic-1", 10_000, 0, relaying{queue: "classic", keys: hotKey}.measure},
@@ -37,14 +37,15 @@ func relayScenario() scenario {
 			{"classic-retained-1m", "beside 1 M delivered events", "classic", 300_000, 0, relaying{queue: "classic", retained: 1_000_000}.measure},
 			{"classic-retained-10m", "beside 10 M delivered events", "classic", 300_000, 0, relaying{queue: "classic", retained: 10_000_000}.measure},
 			{"classic-4-queues", "4 topics, a queue each, one relay", "limit-classic", 300_000, 40_000, relaying{queue: "classic", queues: 4}.measure},
+			{"classic-200-topics", "200 topics of one queue, in batches of up to 64", "limit-classic", 300_000, 40_000, relaying{queue: "classic", topics: 200}.measure},
 			{"classic-2-relays", "two relay processes", "limit-classic", 300_000, 0, relaying{queue: "classic", processes: 2}.measure},
 			{"limit-quorum", "amqp091, 1000 unconfirmed publishes, one quorum queue, no database", "", 100_000, 30_000, rawPublish("quorum", 1000, rawMessage)},
-			{"limit-quorum-headers", "the same, each message with the headers of an event", "limit-quorum", 100_000, 0, rawPublish("quorum", 1000, eventMessage)},
+			{"limit-quorum-headers", "the same, each message with the properties of an event", "limit-quorum", 100_000, 30_000, sampled("quorum", 1000)},
 			{"limit-quorum-envelope", "the same, each message with an event's envelope and no headers", "limit-quorum", 100_000, 0, rawPublish("quorum", 1000, envelopedMessage)},
 			{"limit-quorum-batch", "amqp091, 15 unconfirmed publishes of 64 such envelopes each, one quorum queue", "", 300_000, 60_000, rawBatches("quorum")},
 			{"quorum", "distinct keys, quorum queue, in batches of up to 64", "limit-quorum", 300_000, 60_000, relaying{queue: "quorum"}.measure},
 			{"quorum-envelope", "the same, an envelope per AMQP message", "limit-quorum", 100_000, 30_000, relaying{queue: "quorum", form: enveloped}.measure},
-			{"quorum-headers", "the same with headers, as by default", "limit-quorum", 100_000, 0, relaying{queue: "quorum", form: headers}.measure},
+			{"quorum-headers", "the same with headers, as by default", "limit-quorum", 100_000, 30_000, relaying{queue: "quorum", form: headers}.measure},
 			{"quorum-zipf", "1,000 keys by Zipf's law, quorum queue", "limit-quorum", 100_000, 0, relaying{queue: "quorum", keys: zipfKeys}.measure},
 			{"quorum-4-queues", "4 topics, a quorum queue each", "limit-quorum", 300_000, 0, relaying{queue: "quorum", queues: 4}.measure},
 			{"limit-database", "plain SQL: fetch 1,000, delete 1,000, nothing published", "", 100_000, 0, databaseOnly},
@@ -78,6 +79,7 @@ type relaying struct {
 	queue     string // type of queue; "" publishes to nothing
 	keys      keying // defaults to distinctKeys
 	queues    int    // and topics; defaults to 1
+	topics    int    // of one queue, if there are several
 	retained  int    // delivered events in the log
 	snapshot  bool   // another session holds a snapshot from before the events
 	processes int    // defaults to 1: in this process
@@ -127,7 +129,7 @@ func (r relaying) measure(ctx context.Context, s *stage) error {
 	if err != nil {
 		return err
 	}
-	if err := s.fillOutbox(ctx, outbox, r.queues, r.keys()); err != nil {
+	if err := s.fillOutbox(ctx, outbox, max(r.queues, r.topics), r.keys()); err != nil {
 		return err
 	}
 	if err := s.warm(ctx, pool, 4); err != nil {
@@ -197,7 +199,7 @@ func config(url, kind string, queues []string) wamqp.Config {
 	name := func(topic string) string {
 		var i int
 		_, _ = fmt.Sscanf(topic, "topic-%d", &i)
-		return queues[i]
+		return queues[i%len(queues)]
 	}
 	c.Queue.GenerateName = name
 	c.Publish.GenerateRoutingKey = name
@@ -214,9 +216,7 @@ func (s *stage) fillOutbox(ctx context.Context, outbox *producer.Outbox[pgx.Tx],
 	for at := 0; at < s.n; at += 1000 {
 		events := make([]producer.Event, min(1000, s.n-at))
 		for i := range events {
-			events[i] = producer.Event{
-				Topic: topic(at+i, topics), Key: key(at + i), Source: "order", Version: base + int64(at+i), Payload: payload,
-			}
+			events[i] = event(topic(at+i, topics), key(at+i), "order", base+int64(at+i), payload)
 		}
 		err := outbox.Transact(ctx, func(ctx context.Context, w *producer.Writer[pgx.Tx]) error {
 			_, err := w.Write(ctx, events...)

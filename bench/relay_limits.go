@@ -96,20 +96,6 @@ func rawMessage(id string) amqp.Publishing {
 	}
 }
 
-// eventMessage returns a message with the headers of an event that a relay publishes.
-func eventMessage(id string) amqp.Publishing {
-	const stamp = "2026-01-31T12:00:00.000001Z"
-	return amqp.Publishing{
-		DeliveryMode: amqp.Persistent, MessageId: id, Body: payload, Timestamp: time.Unix(0, 0),
-		Headers: amqp.Table{
-			transport.MetaKey: "key-12345", transport.MetaProducer: "bench", transport.MetaSource: "order",
-			transport.MetaVersion: "1700000000000000000", transport.MetaIndex: "0",
-			transport.MetaDigest: "0123456789abcdef0123456789abcdef", transport.MetaStamp: stamp, transport.MetaResendUntil: stamp,
-			"_watermill_message_uuid": id, "boxpair-publish-seq": "12345",
-		},
-	}
-}
-
 // envelopedMessage returns a message with the headers of an event in its body.
 func envelopedMessage(id string) amqp.Publishing {
 	return amqp.Publishing{

@@ -50,7 +50,7 @@ func (r *report) row(s scenario, v variant, results []Result) string {
 	rates := figures(results, rate)
 	ratio := ""
 	if v.limit != "" {
-		if values := ratios(results, r.results[s.name+"/"+v.limit]); len(values) > 0 {
+		if values := ratios(results, r.results[s.name+"/"+v.limit], rate); len(values) > 0 {
 			ratio = number(median(values)) + " of `" + v.limit + "`"
 		}
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,6 +32,7 @@ type stage struct {
 	scale                float64 // of what surrounds the messages; 0 is all of it
 	keep                 bool    // leave what later measurements share
 	profile              string  // a directory, or ""
+	connections          int     // of a pool; defaults to 40
 	name                 string  // of the variant, for files
 
 	meter  meter
@@ -196,13 +198,13 @@ func (s *stage) schema(ctx context.Context) (*pgxpool.Pool, string, error) {
 	return pool, name, nil
 }
 
-// pool returns a pool of at most 40 connections with one schema as search path.
+// pool returns a pool with one schema as search path.
 func (s *stage) pool(ctx context.Context, schema string) (*pgxpool.Pool, error) {
 	cfg, err := pgxpool.ParseConfig(s.databaseURL)
 	if err != nil {
 		return nil, errors.New("DATABASE_URL is not valid")
 	}
-	cfg.MaxConns = 40
+	cfg.MaxConns = int32(cmp.Or(s.connections, 40)) //nolint:gosec // is small
 	cfg.ConnConfig.RuntimeParams["search_path"] = schema
 	cfg.ConnConfig.AfterNetConnect = s.wire.count
 	pool, err := pgxpool.NewWithConfig(ctx, cfg)

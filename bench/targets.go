@@ -13,7 +13,8 @@ import (
 type target struct {
 	name string
 	of   string // scenario/variant
-	// against is the variant of the scenario by which the rate is divided; "" compares figure.
+	// against is the variant of the scenario by which figure is divided, or the rate without a figure;
+	// "" compares figure itself.
 	against string
 	figure  func(Result) *float64
 	bound   float64
@@ -30,6 +31,11 @@ func atLeast(name, of, against string, bound float64) target {
 
 func atMost(name, of string, bound float64, figure func(Result) *float64) target {
 	return target{name: name, of: of, figure: figure, bound: bound, atMost: true}
+}
+
+// atMostOf is a goal for a figure divided by that of another variant.
+func atMostOf(name, of, against string, bound float64, figure func(Result) *float64) target {
+	return target{name: name, of: of, against: against, figure: figure, bound: bound, atMost: true}
 }
 
 func only(when string, t target) target {
@@ -66,6 +72,20 @@ func rate(r Result) *float64 { return &r.Rate }
 // targets are all targets, in the order of the report.
 func targets() []target {
 	return []target{
+		atLeast("default enqueue, one event, 8 producers: of a plain outbox table by hand", "enqueue/readme-8", "limit-plain-8", 1),
+		atMostOf("default enqueue, one event, 8 producers: PostgreSQL's CPU, of the same", "enqueue/readme-8", "limit-plain-8", 1.15, func(r Result) *float64 { return r.PostgresCPU }),
+		atLeast("default enqueue, one event, 1 producer: of the same", "enqueue/readme-1", "limit-plain-1", 1.2),
+		atLeast("default enqueue, 100 events in a transaction: of unnest into the plain table", "enqueue/readme-100x8", "limit-plain-100x8", 0.95),
+		atLeast("default relay, classic queue: of raw amqp091 with four short headers", "relay/classic-headers", "limit-classic", 0.90),
+		atLeast("default relay, quorum queue: of raw amqp091 with four short headers", "relay/quorum-headers", "limit-quorum", 0.80),
+		atLeast("default relay, classic queue: of raw amqp091 with the same properties", "relay/classic-headers", "limit-classic-headers", 0.97),
+		atLeast("default relay, quorum queue: of raw amqp091 with the same properties", "relay/quorum-headers", "limit-quorum-headers", 0.92),
+		atLeast("relay, 200 topics in batches: of raw amqp091", "relay/classic-200-topics", "limit-classic", 3),
+		atLeast("default steady state, 8 producers: of transactions and a relay by hand", "steady/steady", "limit-handwritten", 1),
+		atLeast("default consume, a transaction per message: of raw pipelined workers", "consume/default", "limit-pipelined", 1.15),
+		atLeast("default consume, a pool of 8 connections: of raw pipelined workers", "consume/default-pool-8", "limit-pipelined", 1),
+		atLeast("consume, group commit with handlers that write by Exec: of raw pipelined workers", "consume/group-exec", "limit-pipelined", 3),
+		atLeast("default chain: of the handwritten chain", "chain/chain-default", "limit-handwritten", 0.95),
 		atLeast("relay, classic queue: of raw amqp091", "relay/classic", "limit-classic", 0.95),
 		atLeast("relay, classic queue: of the forwarder, tuned", "relay/classic", "forwarder-tuned", 8),
 		atLeast("relay, classic queue: of the forwarder, defaults", "relay/classic", "forwarder", 20),
@@ -177,7 +197,11 @@ func (t target) judge(results map[string][]Result) outcome {
 	var values []float64
 	if t.against != "" {
 		scenarioName, _ := o.split()
-		values = ratios(results[t.of], results[scenarioName+"/"+t.against])
+		figure := t.figure
+		if figure == nil {
+			figure = rate
+		}
+		values = ratios(results[t.of], results[scenarioName+"/"+t.against], figure)
 	} else {
 		values = figures(results[t.of], t.figure)
 	}
@@ -190,13 +214,16 @@ func (t target) judge(results map[string][]Result) outcome {
 	return o
 }
 
-// ratios divides the rates of each round.
-func ratios(results, limits []Result) []float64 {
+// ratios divides the figures of each round.
+func ratios(results, limits []Result, figure func(Result) *float64) []float64 {
 	var values []float64
 	for _, r := range results {
 		i := slices.IndexFunc(limits, func(l Result) bool { return l.Round == r.Round })
-		if i >= 0 {
-			values = append(values, r.Rate/limits[i].Rate)
+		if i < 0 {
+			continue
+		}
+		if v, of := figure(r), figure(limits[i]); v != nil && of != nil && *of > 0 {
+			values = append(values, *v / *of)
 		}
 	}
 	return values

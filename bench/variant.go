@@ -29,7 +29,7 @@ type variant struct {
 // scenarios are all scenarios.
 func scenarios() []scenario {
 	return []scenario{
-		enqueueScenario(), relayScenario(), consumeScenario(), latencyScenario(), chainScenario(), embeddedScenario(),
+		enqueueScenario(), relayScenario(), consumeScenario(), latencyScenario(), chainScenario(), steadyScenario(), embeddedScenario(),
 	}
 }
 
