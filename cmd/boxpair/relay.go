@@ -58,6 +58,7 @@ type relaying struct {
 	cloudEvents       bool
 	competing         bool
 	envelope          bool
+	allHeaders        bool
 	batchSize         int
 	config            relay.Config
 	logFormat         string
@@ -96,6 +97,8 @@ func newRelaying(s *settings) *relaying {
 		false, r.setDeclare)
 	s.count(&r.partitions, "partitions", "the number of queues over which each consumer spreads a topic, as PublisherConfig.Partitions; at most 64.\n"+
 		"Defaults to none: topics are not partitioned.")
+	s.on(&r.allHeaders, "all-headers", "send a header for each name of the metadata, as PublisherConfig.AllHeaders: for consumers that read with\n"+
+		"watermill-amqp's subscriber.")
 	s.on(&r.envelope, "envelope", "send the metadata in the body instead of headers, as PublisherConfig.Envelope: for consumers of this library only.")
 	s.count(&r.batchSize, "batch-size", "the maximal number of events in one AMQP message, as PublisherConfig.BatchSize. Needs --envelope. Defaults to 1.")
 	s.on(&r.competing, "competing-consumers", "declare queues for consumers with CompetingConsumers, as PublisherConfig.CompetingConsumers.")
@@ -207,6 +210,9 @@ func (r *relaying) check() error {
 	}
 	if r.partitions > idgen.Shards {
 		errs = append(errs, fmt.Errorf("--partitions (or %s): %d is more than %d", envOf("partitions"), r.partitions, idgen.Shards))
+	}
+	if r.allHeaders && r.envelope {
+		errs = append(errs, fmt.Errorf("--all-headers (or %s): excludes --envelope", envOf("all-headers")))
 	}
 	if r.batchSize > 1 && !r.envelope {
 		errs = append(errs, fmt.Errorf("--batch-size (or %s): batches need --envelope", envOf("batch-size")))
@@ -344,7 +350,7 @@ func (r *relaying) topologyOf(url, consumer string) wamqp.Config {
 
 func (r *relaying) publisher(log *slog.Logger, url string, hosts []string) (*amqp.Publisher, error) {
 	return amqp.NewPublisher(amqp.PublisherConfig{
-		AMQP: r.topologyOf(url, ""), Hosts: hosts, Topology: r.topology, Partitions: r.partitions, CloudEvents: r.cloudEvents, CompetingConsumers: r.competing, Envelope: r.envelope, BatchSize: r.batchSize,
+		AMQP: r.topologyOf(url, ""), Hosts: hosts, Topology: r.topology, Partitions: r.partitions, CloudEvents: r.cloudEvents, CompetingConsumers: r.competing, AllHeaders: r.allHeaders, Envelope: r.envelope, BatchSize: r.batchSize,
 		ConfirmTimeout: r.config.SendTimeout, Logger: log,
 	})
 }

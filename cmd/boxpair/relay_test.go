@@ -169,6 +169,9 @@ func TestRelayPublishesUntilItIsTold(t *testing.T) {
 		"cloud-events": func(d *amqp091.Delivery, topic, payload string) bool {
 			return d.Headers["cloudEvents_type"] == topic && string(d.Body) == payload
 		},
+		"all-headers": func(d *amqp091.Delivery, _, payload string) bool {
+			return d.Headers["_watermill_message_uuid"] == d.MessageId && string(d.Body) == payload
+		},
 		"envelope": func(d *amqp091.Delivery, _, payload string) bool {
 			return d.ContentEncoding == "boxpair" && strings.HasSuffix(string(d.Body), "\n"+payload)
 		},
@@ -361,6 +364,7 @@ func TestWrongSettingsOfTheRelayAreNamed(t *testing.T) {
 		{nil, append(good, "--exchanges", "exchange:"), "--exchanges: want topic, queue or exchange:NAME"},
 		{nil, append(good, "--declare", "some"), "--declare: want all, check or none"},
 		{nil, append(good, "--partitions", "65"), "--partitions (or BOXPAIR_PARTITIONS): 65 is more than 64"},
+		{nil, append(good, "--all-headers", "--envelope"), "--all-headers (or BOXPAIR_ALL_HEADERS): excludes --envelope"},
 		{nil, append(good, "--batch-size", "2"), "--batch-size (or BOXPAIR_BATCH_SIZE): batches need --envelope"},
 		{nil, append(good, "--window", "0"), "--window: want a number above zero"},
 		{nil, append(good, "--lease", "1ms"), "LeaseTTL: 1ms is shorter than 100ms"},

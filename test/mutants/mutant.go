@@ -57,7 +57,7 @@ func (t Test) Function() string {
 // All returns all mutants. Their names differ.
 func All() []Mutant {
 	return slices.Concat(identity, writing, leasing, handingOver, relaying, ordering, deferring, routing, turns,
-		claiming, hoping, grouping, misuse, operating, remembering, parking, storing, permitting, reporting, controlling, handling, calling, publishing, connecting, batches, subscribing, partitioning, embedded)
+		claiming, hoping, grouping, misuse, operating, remembering, parking, storing, permitting, reporting, controlling, handling, calling, publishing, wiring, connecting, batches, subscribing, partitioning, embedded)
 }
 
 // Mutate returns the mutant's version of its file. root is the module's directory.

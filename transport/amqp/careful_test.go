@@ -222,7 +222,7 @@ func TestSignedMessageIsVerifiedBehindAStockSubscriber(t *testing.T) {
 		t.Fatal(err)
 	}
 	e := event(name)
-	mustConfirm(t, signer.Sender(newPublisher(t, amqp.PublisherConfig{AMQP: config})), name, e.Message())
+	mustConfirm(t, signer.Sender(newPublisher(t, amqp.PublisherConfig{AMQP: config, AllHeaders: true})), name, e.Message())
 	msg := receive(t, messages)
 	msg.Ack()
 	if _, err := verifier.Verify(name, msg); err != nil {

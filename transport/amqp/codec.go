@@ -15,9 +15,9 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// seqHeader is the header with the number of the publish, for matching a return to its publish. A
-// message ID would be ambiguous, since a message can be published twice. The number is text, since
-// stock watermill-amqp reads only text headers.
+// seqHeader is the header with the number of the publish, for matching a return to its publish, unless
+// the header with the stamp has the number. A message ID would be ambiguous, since a message can be
+// published twice. The number is text, since stock watermill-amqp reads only text headers.
 const seqHeader = transport.ReservedPrefix + "publish-seq"
 
 // codec encodes messages as publishings and decodes deliveries to messages.
@@ -46,6 +46,16 @@ func newCodec(m wamqp.Marshaler, envelopes bool) codec {
 	}
 }
 
+// codecOf returns the codec of a publisher.
+func codecOf(config *PublisherConfig) codec {
+	c := newCodec(config.AMQP.Marshaler, config.Envelope)
+	if own, ok := c.(defaultCodec); ok {
+		own.all = config.AllHeaders
+		return own
+	}
+	return c
+}
+
 // transient tells whether m is known to make messages that do not survive a restart of the broker.
 func transient(m wamqp.Marshaler) bool {
 	switch m := m.(type) {
@@ -61,17 +71,18 @@ func transient(m wamqp.Marshaler) bool {
 	return false
 }
 
-// defaultCodec writes the headers that watermill-amqp's DefaultMarshaler writes, and the message's
-// properties in addition. It can read every message.
+// defaultCodec writes events with few headers, and other messages with the headers that
+// watermill-amqp's DefaultMarshaler writes. It can read every message.
 type defaultCodec struct {
 	idHeader  string
+	all       bool // each name of the metadata has a header
 	envelopes bool
 	transient bool
 	post      func(amqp091.Publishing) amqp091.Publishing
 }
 
 func newDefaultCodec(m wamqp.DefaultMarshaler, envelopes bool) defaultCodec {
-	c := defaultCodec{m.MessageUUIDHeaderKey, envelopes, m.NotPersistentDeliveryMode, m.PostprocessPublishing}
+	c := defaultCodec{m.MessageUUIDHeaderKey, false, envelopes, m.NotPersistentDeliveryMode, m.PostprocessPublishing}
 	if c.idHeader == "" {
 		c.idHeader = wamqp.DefaultMessageUUIDHeaderKey
 	}
@@ -103,6 +114,7 @@ func (c defaultCodec) readsAll() bool { return true }
 
 func (c defaultCodec) encode(msg *message.Message, seq string) (pub amqp091.Publishing, used *pooled, err error) {
 	p := pool.Get().(*pooled)
+	stamp, _ := time.Parse(time.RFC3339Nano, msg.Metadata[transport.MetaStamp]) // the zero time without a stamp
 	pub = amqp091.Publishing{Headers: p.headers, MessageId: msg.UUID}
 	if c.envelopes {
 		if p.body, err = appendEnvelope(p.body[:0], msg, seq, c.idHeader); err != nil {
@@ -112,20 +124,22 @@ func (c defaultCodec) encode(msg *message.Message, seq string) (pub amqp091.Publ
 		// bytes.
 		pub.Body, pub.ContentEncoding = p.body, envelopeEncoding
 	} else {
-		for name, value := range msg.Metadata {
-			p.headers[name] = value
+		if !c.all && c.appendBrief(p.headers, msg.Metadata, stamp, seq) {
+			pub.AppId = msg.Metadata[transport.MetaProducer]
+		} else {
+			for name, value := range msg.Metadata {
+				p.headers[name] = value
+			}
+			p.headers[seqHeader] = seq
+			p.headers[c.idHeader] = msg.UUID
 		}
-		p.headers[seqHeader] = seq
-		p.headers[c.idHeader] = msg.UUID
 		pub.Body, pub.Type, pub.ContentType = msg.Payload, msg.Metadata[transport.MetaType], msg.Metadata[transport.MetaContentType]
 	}
 	if !c.transient {
 		pub.DeliveryMode = amqp091.Persistent
 	}
-	if stamp := msg.Metadata[transport.MetaStamp]; stamp != "" {
-		if t, err := time.Parse(time.RFC3339Nano, stamp); err == nil && t.Unix() > 0 {
-			pub.Timestamp = t
-		}
+	if stamp.Unix() > 0 {
+		pub.Timestamp = stamp
 	}
 	if c.post == nil {
 		return pub, p, nil
@@ -136,7 +150,7 @@ func (c defaultCodec) encode(msg *message.Message, seq string) (pub amqp091.Publ
 // postprocess calls the user's hook.
 func (c defaultCodec) postprocess(pub amqp091.Publishing, seq string) amqp091.Publishing {
 	pub = c.post(pub)
-	if pub.Headers[seqHeader] != seq { // without the number, a return could not be matched
+	if seqIn(pub.Headers) != seq { // without the number, a return could not be matched
 		pub.Headers = maps.Clone(pub.Headers) // the hook may use the map again
 		if pub.Headers == nil {
 			pub.Headers = amqp091.Table{}
@@ -163,7 +177,8 @@ func (c defaultCodec) decode(d *amqp091.Delivery) (*message.Message, error) {
 			meta[name] = text
 		}
 	}
-	if _, ours := meta[seqHeader]; !ours && !isOwnEncoding(d.ContentEncoding) {
+	brief := readBrief(meta, d)
+	if _, ours := meta[seqHeader]; !ours && !brief && !isOwnEncoding(d.ContentEncoding) {
 		setProperties(meta, d)
 	}
 	body := d.Body

@@ -198,6 +198,9 @@ func FuzzRoundTrip(f *testing.F) {
 		if source != "" {
 			e.Version, e.Index = version, index
 		}
+		if schema > 0 {
+			e.ResendUntil = e.Stamp.Add(time.Duration(schema%1e6) * time.Second)
+		}
 		if !transport.IsReserved(name) && name != wamqp.DefaultMessageUUIDHeaderKey && name != seqHeader {
 			e.Headers = map[string]string{name: value}
 		}

@@ -91,10 +91,13 @@ func TestPropertiesSayWhatTheMetadataSays(t *testing.T) {
 func TestEnvelopesAreSentOnRequest(t *testing.T) {
 	t.Parallel()
 	url := testenv.AMQPURL(t)
-	for name, test := range map[string]struct{ request, custom bool }{
-		"envelope":                       {request: true},
-		"envelope for another marshaler": {request: true, custom: true},
-		"headers":                        {},
+	for name, test := range map[string]struct{ request, custom, all bool }{
+		"envelope":                          {request: true},
+		"envelope for another marshaler":    {request: true, custom: true},
+		"headers":                           {},
+		"headers for another marshaler":     {custom: true},
+		"all headers":                       {all: true},
+		"all headers for another marshaler": {all: true, custom: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -103,7 +106,7 @@ func TestEnvelopesAreSentOnRequest(t *testing.T) {
 			want.Headers = map[string]string{"tenant": "acme"}
 			want.Digest = transport.ContentDigest(&want)
 			p := newPublisher(t, amqp.PublisherConfig{
-				AMQP: amqp.DurableQueue(url), Envelope: test.request,
+				AMQP: amqp.DurableQueue(url), Envelope: test.request, AllHeaders: test.all,
 				Queues: []amqp.Queue{{Topic: topic}},
 			})
 			mustConfirm(t, p, topic, want.Message())
@@ -112,8 +115,10 @@ func TestEnvelopesAreSentOnRequest(t *testing.T) {
 			values, err := neturl.ParseQuery(line)
 			enveloped := d.Headers[transport.MetaKey] == nil && d.Headers["tenant"] == nil && d.ContentEncoding == "boxpair" && d.ContentType == "" && err == nil &&
 				values.Get("key") == want.Key && values.Get("_tenant") == "acme" && payload == string(want.Payload)
-			separate := d.Headers[transport.MetaKey] == want.Key && d.Headers["tenant"] == "acme" && string(d.Body) == string(want.Payload) &&
-				d.Headers[wamqp.DefaultMessageUUIDHeaderKey] == want.ID.String() && d.ContentEncoding == ""
+			separate := d.Headers[transport.MetaKey] == want.Key && d.Headers["tenant"] == "acme" && string(d.Body) == string(want.Payload) && d.ContentEncoding == ""
+			if all := d.Headers[wamqp.DefaultMessageUUIDHeaderKey] == want.ID.String() && d.Headers[transport.MetaProducer] == want.Producer; all != test.all {
+				t.Errorf("all headers: %v, %v", all, d.Headers)
+			}
 			if enveloped != test.request || separate == test.request || d.MessageId != want.ID.String() {
 				t.Errorf("it is sent as %+v", d)
 			}
@@ -203,7 +208,7 @@ func TestStockSubscriberReadsOurMessages(t *testing.T) {
 	}
 	defer stock.Close()
 	messages := subscribe(t, stock, name)
-	p := newPublisher(t, amqp.PublisherConfig{AMQP: config})
+	p := newPublisher(t, amqp.PublisherConfig{AMQP: config, AllHeaders: true})
 	want := event(name)
 	if err := p.Publish(name, want.Message()); err != nil {
 		t.Fatal(err)

@@ -59,7 +59,7 @@ func NewPublisher(config PublisherConfig) (*Publisher, error) {
 	p := &Publisher{
 		config:   config,
 		broker:   broker,
-		codec:    newCodec(config.AMQP.Marshaler, config.Envelope),
+		codec:    codecOf(&config),
 		topology: newTopology(config.Topology, config.QueueType, config.AMQP, config.AllowLoss, config.Logger),
 		window:   make(chan struct{}, config.Window),
 		closing:  make(chan struct{}),

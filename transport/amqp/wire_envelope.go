@@ -177,7 +177,7 @@ func asPlain(d *amqp091.Delivery) (*amqp091.Delivery, error) {
 		if isOwnEncoding(d.ContentEncoding) {
 			return nil, errEncoding
 		}
-		return d, nil
+		return unbrief(d), nil
 	}
 	headers := make(amqp091.Table)
 	for name, value := range d.Headers {
@@ -208,7 +208,7 @@ const unreadable = "unreadable"
 
 // seqOf returns the number of the publish that was returned, or "".
 func seqOf(r *amqp091.Return) string {
-	if seq, ok := r.Headers[seqHeader].(string); ok {
+	if seq := seqIn(r.Headers); seq != "" {
 		return seq
 	}
 	rest, ok := bytes.CutPrefix(r.Body, []byte(envelopeStart))

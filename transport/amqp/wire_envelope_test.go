@@ -27,7 +27,7 @@ func newTestMessage(meta message.Metadata, payload string) *message.Message {
 func delivered(pub *amqp091.Publishing) *amqp091.Delivery {
 	return &amqp091.Delivery{
 		Headers: maps.Clone(pub.Headers), ContentEncoding: pub.ContentEncoding, ContentType: pub.ContentType, Type: pub.Type,
-		MessageId: pub.MessageId, Body: bytes.Clone(pub.Body),
+		MessageId: pub.MessageId, AppId: pub.AppId, Body: bytes.Clone(pub.Body),
 	}
 }
 
