@@ -50,8 +50,9 @@ type Config struct {
 	// MaxTransactAttempts is how often [Outbox.Transact] runs a conflicting transaction. Defaults
 	// to 10.
 	MaxTransactAttempts int `yaml:"max_transact_attempts" env:"MAX_TRANSACT_ATTEMPTS"`
-	// NotifyInterval is how long [Outbox.Run] waits between two wake-ups of
-	// relays in other processes. Defaults to 10 ms.
+	// NotifyInterval is the average time between two wake-ups of relays in other processes by
+	// [Outbox.Run]. A wake-up is sent at once as long as the last ones were further apart; at most 20 of
+	// them are made up for. Defaults to 5 ms.
 	NotifyInterval time.Duration `yaml:"notify_interval" env:"NOTIFY_INTERVAL"`
 
 	// Logger receives the actions of operators, and errors. Defaults to [slog.Default].
@@ -68,7 +69,8 @@ const (
 	defaultTransacts = 10
 	defaultResend    = 10 * 24 * time.Hour
 	maxResend        = 10 * 365 * 24 * time.Hour
-	defaultNotify    = 10 * time.Millisecond
+	defaultNotify    = 5 * time.Millisecond
+	notifyAhead      = 20 // wake-ups that may be sent ahead of their time
 	notifyTimeout    = 5 * time.Second
 	transactBackoff  = 2 * time.Millisecond
 )
@@ -247,30 +249,36 @@ func (o *Outbox[TX]) committed(n wakeup.Wakeup) {
 	o.remote.Send(n)
 }
 
-// Run tells relays in other processes about commits, at most once per Config.NotifyInterval, until
-// ctx ends, and returns nil. Run is optional: without Run, or on a store without a signal between
+// Run tells relays in other processes about commits, on average once per Config.NotifyInterval at
+// most, until ctx ends, and returns nil. Run is optional: without Run, or on a store without a signal between
 // processes, relays in other processes poll.
 func (o *Outbox[TX]) Run(ctx context.Context) error {
 	woken, stop := o.remote.Subscribe()
 	defer stop()
+	var paced time.Time // up to which wake-ups have used up their time
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-woken.Woken:
 		}
+		now := time.Now()
+		if paced.Before(now) {
+			paced = now
+		}
+		if early := paced.Sub(now) - notifyAhead*o.cfg.NotifyInterval; early > 0 && pace.Sleep(ctx, early) != nil {
+			return nil
+		}
 		n := woken.Take()
 		if n.None() {
 			continue // the last wake-up included the commit
 		}
+		paced = paced.Add(o.cfg.NotifyInterval)
 		if err := o.notify(ctx, n); errors.Is(err, outbox.ErrNoSignal) {
 			<-ctx.Done()
 			return nil
 		} else if err != nil && ctx.Err() == nil {
 			o.cfg.Logger.WarnContext(ctx, "waking relays failed, they poll", "error", err)
-		}
-		if pace.Sleep(ctx, o.cfg.NotifyInterval) != nil {
-			return nil
 		}
 	}
 }

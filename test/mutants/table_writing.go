@@ -356,4 +356,12 @@ var writing = []Mutant{
 		New:    `	if c.tx.lost == errIdle {`,
 		Test:   Test{"store/sqlite", "TestStatementsAfterALostTransactionAreRefused"},
 	},
+	{
+		Name: "wake-ups-without-a-budget", Guarantee: "G1",
+		Broken: "Each commit notifies the relays of other processes, however many there are: a busy service pays a statement for each.",
+		File:   "producer/outbox.go",
+		Old:    `early > 0 && pace.Sleep`,
+		New:    `early > time.Hour && pace.Sleep`,
+		Test:   Test{"producer", "TestCommitsWakeRelaysElsewhereAtOnce"},
+	},
 }
