@@ -204,7 +204,7 @@ func (s *stage) pool(ctx context.Context, schema string) (*pgxpool.Pool, error) 
 	if err != nil {
 		return nil, errors.New("DATABASE_URL is not valid")
 	}
-	cfg.MaxConns = int32(cmp.Or(s.connections, 40)) //nolint:gosec // is small
+	cfg.MaxConns = int32(cmp.Or(s.connections, 40))
 	cfg.ConnConfig.RuntimeParams["search_path"] = schema
 	cfg.ConnConfig.AfterNetConnect = s.wire.count
 	pool, err := pgxpool.NewWithConfig(ctx, cfg)
