@@ -21,7 +21,7 @@ GOLANGCI         := $(shell command -v golangci-lint || ls $(shell $(GO) env GOP
 # SQLite is C made into Go: the race detector finds nothing in it, and takes five times its time.
 NORACE := -gcflags=modernc.org/sqlite/lib=-race=false -gcflags=modernc.org/libc=-race=false
 
-RACE := -race $(NORACE) -vet=off -ldflags=-w -count=1 -timeout=15m
+RACE := -race $(NORACE) -vet=off -ldflags=-w -count=1 -timeout=30m
 
 # The tests of PKGS, which may be of the module test or the command; with those of the other modules if these are all.
 TESTS = $(if $(filter ./...,$(PKGS)),.ci/test )$(GO) $(if $(filter ./test/%,$(PKGS)),-C test )$(if $(filter ./cmd/boxpair,$(PKGS)),-C cmd/boxpair )test $(RACE) $(patsubst ./cmd/boxpair,.,$(patsubst ./test/%,./%,$(PKGS)))
