@@ -56,7 +56,7 @@ bench-check: ## statements, WAL and allocations per message against bench/budget
 	@cd bench && $(BIN)/bench check
 
 .PHONY: bench-suite
-bench-suite: ## this library beside its limits and peers (QUICK=1: some 5 minutes; otherwise about 40, into docs/performance.md and bench/results; SCALE=0.3: with fewer messages)
+bench-suite: ## this library beside its limits and peers (QUICK=1: some ten minutes; otherwise about 45, into docs/performance.md and bench/results; SCALE=0.3: with fewer messages)
 	@$(GO) -C bench build -buildvcs=auto -o $(BIN)/bench .
 	@cd bench && $(BIN)/bench suite $(if $(SCALE),-scale $(SCALE)) $(if $(QUICK),-quick,-doc ../docs/performance.md -profile $(BIN)/profiles)
 

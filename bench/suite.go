@@ -29,7 +29,7 @@ type plan struct {
 
 func (p *plan) parse(args []string) error {
 	flags := flag.NewFlagSet("suite", flag.ContinueOnError)
-	flags.BoolVar(&p.quick, "quick", false, "what the targets need, with fewer messages: under 5 minutes")
+	flags.BoolVar(&p.quick, "quick", false, "what the targets need, with fewer messages: some ten minutes")
 	flags.IntVar(&p.rounds, "rounds", 3, "interleaved rounds; medians are taken over them")
 	flags.Float64Var(&p.scale, "scale", 1, "a part of the messages, for a shorter run, or a multiple of them")
 	only := flags.String("only", "", "only variants whose scenario/variant matches this regular expression, and their limits")
