@@ -17,6 +17,7 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/boxpair/boxpair/internal/testenv"
+	"github.com/boxpair/boxpair/transport"
 	"github.com/boxpair/boxpair/transport/amqp"
 	"github.com/boxpair/boxpair/transport/transporttest"
 )
@@ -160,8 +161,32 @@ func received(d *amqp091.Delivery) []*message.Message {
 			msg.Metadata[name] = text
 		}
 	}
-	msg.UUID = msg.Metadata[wamqp.DefaultMessageUUIDHeaderKey]
+	if msg.UUID = msg.Metadata[wamqp.DefaultMessageUUIDHeaderKey]; msg.UUID == "" {
+		msg.UUID = d.MessageId
+	}
+	complete(msg.Metadata, d)
 	return []*message.Message{msg}
+}
+
+// complete adds to the metadata what the package's documentation says is no header.
+func complete(meta message.Metadata, d *amqp091.Delivery) {
+	parts := strings.Split(meta[transport.MetaStamp], ";")
+	if len(parts) != 3 {
+		return
+	}
+	meta[transport.MetaStamp] = parts[0]
+	if seconds, err := time.ParseDuration(parts[1] + "s"); err == nil {
+		at, _ := time.Parse(time.RFC3339Nano, parts[0])
+		meta[transport.MetaResendUntil] = at.Add(seconds).UTC().Format(time.RFC3339Nano)
+	}
+	for name, value := range map[string]string{transport.MetaType: d.Type, transport.MetaContentType: d.ContentType, transport.MetaProducer: d.AppId} {
+		if value != "" {
+			meta[name] = value
+		}
+	}
+	if meta[transport.MetaVersion] != "" && meta[transport.MetaIndex] == "" {
+		meta[transport.MetaIndex] = "0"
+	}
 }
 
 // unbatched reads a batch by what its documentation says.

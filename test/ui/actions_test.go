@@ -18,6 +18,7 @@ import (
 // to one of many tabs get lost now and then.
 func (p *tab) click(selector, text string) {
 	p.Helper()
+	p.waitFor(`document.readyState === "complete"`) // on a busy machine a page has its notice before its rows
 	problem := eval[string](p, fmt.Sprintf(`(() => {
 		const e = [...document.querySelectorAll(%q)].find((e) => e.textContent.trim().startsWith(%q));
 		if (!e) return "is not there";
