@@ -54,7 +54,7 @@ var publishing = []Mutant{
 		Name: "returns-of-nobody", Guarantee: "G2",
 		Broken: "A marshaler that replaces the headers removes the number that identifies a return.",
 		File:   "transport/amqp/codec.go",
-		Old:    `	if seqIn(pub.Headers) != seq {`,
+		Old:    `	if pub.Headers[seqHeader] != seq {`,
 		New:    `	if seq == "" {`,
 		Test:   Test{"transport/amqp", "TestReturnIsMatchedWhateverTheHookLeavesOfTheMessage"},
 	},

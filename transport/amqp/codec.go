@@ -124,7 +124,7 @@ func (c defaultCodec) encode(msg *message.Message, seq string) (pub amqp091.Publ
 		// bytes.
 		pub.Body, pub.ContentEncoding = p.body, envelopeEncoding
 	} else {
-		if !c.all && c.appendBrief(p.headers, msg.Metadata, stamp, seq) {
+		if !c.all && c.post == nil && c.appendBrief(p.headers, msg.Metadata, stamp, seq) {
 			pub.AppId = msg.Metadata[transport.MetaProducer]
 		} else {
 			for name, value := range msg.Metadata {
@@ -150,7 +150,7 @@ func (c defaultCodec) encode(msg *message.Message, seq string) (pub amqp091.Publ
 // postprocess calls the user's hook.
 func (c defaultCodec) postprocess(pub amqp091.Publishing, seq string) amqp091.Publishing {
 	pub = c.post(pub)
-	if seqIn(pub.Headers) != seq { // without the number, a return could not be matched
+	if pub.Headers[seqHeader] != seq { // without the number, a return could not be matched
 		pub.Headers = maps.Clone(pub.Headers) // the hook may use the map again
 		if pub.Headers == nil {
 			pub.Headers = amqp091.Table{}

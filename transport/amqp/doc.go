@@ -119,8 +119,9 @@
 //
 // A [Subscriber] restores the metadata, also for a custom Marshaler. watermill-amqp's own subscriber
 // does not: its messages have no UUID, which an inbox refuses. For consumers that use it, set
-// PublisherConfig.AllHeaders: each name has a header then. Messages without a stamp, which no relay
-// sends, have all headers, too.
+// PublisherConfig.AllHeaders: each name has a header then. Each name also has one if the Marshaler has
+// a PostprocessPublishing, which may change the properties, and in messages without a stamp, which no
+// relay sends.
 //
 // # Envelopes
 //

@@ -192,7 +192,10 @@ func TestReturnIsMatchedWhateverTheHookLeavesOfTheMessage(t *testing.T) {
 			config := amqp.DurableQueue(testenv.AMQPURL(t))
 			config.Marshaler = wamqp.DefaultMarshaler{PostprocessPublishing: post}
 			p := newPublisher(t, amqp.PublisherConfig{AMQP: config, Topology: amqp.NoTopology, Envelope: post == nil})
-			wantOutcome(t, send(t, p, topic(t), newMessage("x")), transport.Returned, amqp.ErrUnroutable)
+			e := event(topic(t))
+			for _, msg := range []*message.Message{newMessage("x"), e.Message()} {
+				wantOutcome(t, send(t, p, topic(t), msg), transport.Returned, amqp.ErrUnroutable)
+			}
 		})
 	}
 }

@@ -23,9 +23,6 @@ import (
 // separator separates the parts of the header with the stamp.
 const separator = ";"
 
-// maxProperty is the maximal size of a property in bytes.
-const maxProperty = 255
-
 // maxHorizon is the maximal number of digits of the seconds to a horizon: some 31 years.
 const maxHorizon = 9
 
@@ -40,7 +37,7 @@ func (c defaultCodec) appendBrief(headers amqp091.Table, meta message.Metadata, 
 		return false
 	}
 	for _, name := range [...]string{transport.MetaType, transport.MetaContentType, transport.MetaProducer} {
-		if value, there := meta[name]; there && (value == "" || len(value) > maxProperty) {
+		if value, there := meta[name]; there && (value == "" || len(value) > maxShortString) {
 			return false
 		}
 	}

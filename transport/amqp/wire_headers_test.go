@@ -97,6 +97,25 @@ func TestMetadataArrivesAsItWasSent(t *testing.T) {
 	}
 }
 
+// TestHookMayChangeTheProperties of an event, and its metadata arrives all the same.
+func TestHookMayChangeTheProperties(t *testing.T) {
+	t.Parallel()
+	msg := message.NewMessage(anID, []byte("x"))
+	msg.Metadata = whole()
+	hooked := wamqp.DefaultMarshaler{PostprocessPublishing: func(pub amqp091.Publishing) amqp091.Publishing {
+		pub.AppId, pub.Type, pub.ContentType = "shop", "message", "text/plain"
+		return pub
+	}}
+	pub, _, err := newCodec(hooked, false).encode(msg, "12345")
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := newCodec(nil, false).decode(delivered(&pub))
+	if err != nil || !got.Equals(msg) {
+		t.Errorf("%v arrives as %v, %v", msg, got, err)
+	}
+}
+
 // TestStampWithoutItsPartsIsLeftAsItIs, so that an inbox refuses what is no stamp.
 func TestStampWithoutItsPartsIsLeftAsItIs(t *testing.T) {
 	t.Parallel()
