@@ -51,33 +51,31 @@ func readme(_ context.Context, d *desk) (func(context.Context) error, error) {
 
 // plain writes an order and an event into a hand-written outbox, in four round trips.
 func plain(ctx context.Context, d *desk) (func(context.Context) error, error) {
-	if _, err := d.pool.Exec(ctx, plainOutbox); err != nil {
-		return nil, err
-	}
-	return func(ctx context.Context) error {
-		return d.transaction(ctx, func(tx pgx.Tx) error {
-			_, err := tx.Exec(ctx, insertPlain, "topic-0", payload, plainHeaders)
-			return err
-		})
-	}, nil
+	return d.plainly(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, insertPlain, "topic-0", payload, plainHeaders)
+		return err
+	})
 }
 
 // plainMany writes an order and many events into a hand-written outbox by one statement.
 func plainMany(ctx context.Context, d *desk) (func(context.Context) error, error) {
-	if _, err := d.pool.Exec(ctx, plainOutbox); err != nil {
-		return nil, err
-	}
-	return func(ctx context.Context) error {
+	return d.plainly(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		topics, bodies, headers := make([]string, d.events), make([][]byte, d.events), make([]map[string]string, d.events)
 		for i := range topics {
 			topics[i], bodies[i], headers[i] = "topic-0", payload, plainHeaders
 		}
-		return d.transaction(ctx, func(tx pgx.Tx) error {
-			_, err := tx.Exec(ctx, `INSERT INTO plain_outbox (topic, payload, headers) SELECT * FROM unnest($1::text[], $2::bytea[], $3::jsonb[])`,
-				topics, bodies, headers)
-			return err
-		})
-	}, nil
+		_, err := tx.Exec(ctx, `INSERT INTO plain_outbox (topic, payload, headers) SELECT * FROM unnest($1::text[], $2::bytea[], $3::jsonb[])`,
+			topics, bodies, headers)
+		return err
+	})
+}
+
+// plainly makes a hand-written outbox, and returns a transaction of an order and of what write does.
+func (d *desk) plainly(ctx context.Context, write func(context.Context, pgx.Tx) error) (func(context.Context) error, error) {
+	_, err := d.pool.Exec(ctx, plainOutbox)
+	return func(ctx context.Context) error {
+		return d.transaction(ctx, func(tx pgx.Tx) error { return write(ctx, tx) })
+	}, err
 }
 
 // plainID returns the message ID of an event in a hand-written outbox.
@@ -87,15 +85,14 @@ func plainID(id int64) string {
 	return u.String()
 }
 
-// sampled returns a message with the properties of an event that the relay publishes, in the given
-// form: only the message ID is new.
-func sampled(kind string, window int) func(context.Context, *stage) error {
+// sampled publishes copies of an event as the relay publishes it: only the message ID is new.
+func sampled(kind string) func(context.Context, *stage) error {
 	return func(ctx context.Context, s *stage) error {
 		sample, err := s.sample(ctx, kind)
 		if err != nil {
 			return err
 		}
-		return rawPublish(kind, window, func(id string) amqp.Publishing {
+		return rawPublish(kind, 1000, func(id string) amqp.Publishing {
 			msg := sample
 			msg.MessageId = id
 			return msg

@@ -22,7 +22,7 @@ func relayScenario() scenario {
 		about: "committed events to a durable RabbitMQ queue: fetched, published, confirmed, marked",
 		variants: []variant{
 			{"limit-classic", "amqp091, 1000 unconfirmed publishes, one classic queue, no database", "", 100_000, 20_000, rawPublish("classic", 1000, rawMessage)},
-			{"limit-classic-headers", "the same, each message with the properties of an event", "limit-classic", 100_000, 20_000, sampled("classic", 1000)},
+			{"limit-classic-headers", "the same, each message with the properties of an event", "limit-classic", 100_000, 20_000, sampled("classic")},
 			{"limit-classic-envelope", "the same, each message with an event's envelope and no headers", "limit-classic", 100_000, 0, rawPublish("classic", 1000, envelopedMessage)},
 			{"limit-classic-batch", "amqp091, 15 unconfirmed publishes of 64 such envelopes each, one classic queue", "", 300_000, 60_000, rawBatches("classic")},
 			{"classic", "distinct keys, in batches of up to 64", "limit-classic", 300_000, 60_000, relaying{queue: "classic"}.measure},
@@ -40,7 +40,7 @@ func relayScenario() scenario {
 			{"classic-200-topics", "200 topics of one queue, in batches of up to 64", "limit-classic", 300_000, 40_000, relaying{queue: "classic", topics: 200}.measure},
 			{"classic-2-relays", "two relay processes", "limit-classic", 300_000, 0, relaying{queue: "classic", processes: 2}.measure},
 			{"limit-quorum", "amqp091, 1000 unconfirmed publishes, one quorum queue, no database", "", 100_000, 30_000, rawPublish("quorum", 1000, rawMessage)},
-			{"limit-quorum-headers", "the same, each message with the properties of an event", "limit-quorum", 100_000, 30_000, sampled("quorum", 1000)},
+			{"limit-quorum-headers", "the same, each message with the properties of an event", "limit-quorum", 100_000, 30_000, sampled("quorum")},
 			{"limit-quorum-envelope", "the same, each message with an event's envelope and no headers", "limit-quorum", 100_000, 0, rawPublish("quorum", 1000, envelopedMessage)},
 			{"limit-quorum-batch", "amqp091, 15 unconfirmed publishes of 64 such envelopes each, one quorum queue", "", 300_000, 60_000, rawBatches("quorum")},
 			{"quorum", "distinct keys, quorum queue, in batches of up to 64", "limit-quorum", 300_000, 60_000, relaying{queue: "quorum"}.measure},

@@ -98,7 +98,7 @@ func (s *stage) drainByProcesses(ctx context.Context, pool *pgxpool.Pool, schema
 				return 0, err
 			}
 		}
-		if err := untilEmpty(ctx, pool); err != nil {
+		if err := untilEmpty(ctx, pool, "outbox_queue"); err != nil {
 			return 0, err
 		}
 		var errs []error
@@ -109,11 +109,11 @@ func (s *stage) drainByProcesses(ctx context.Context, pool *pgxpool.Pool, schema
 	})
 }
 
-// untilEmpty waits until the queue of an outbox is empty.
-func untilEmpty(ctx context.Context, pool *pgxpool.Pool) error {
+// untilEmpty waits until a table is empty.
+func untilEmpty(ctx context.Context, pool *pgxpool.Pool, table string) error {
 	for {
 		var left bool
-		if err := pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM outbox_queue)`).Scan(&left); err != nil || !left {
+		if err := pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM `+table+`)`).Scan(&left); err != nil || !left {
 			return err
 		}
 		if err := pause(ctx, 10*time.Millisecond); err != nil {

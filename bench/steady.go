@@ -43,9 +43,9 @@ func steadily(ctx context.Context, s *stage) error {
 	if err != nil {
 		return err
 	}
-	s.background(ctx, func(ctx context.Context) { _ = relay.Run(ctx) })
+	ctx = s.alongside(ctx, relay.Run)
 	return s.timed(ctx, func() (int, error) {
-		return s.n, errors.Join(concurrently(ctx, 8, s.n, once), untilEmpty(ctx, pool))
+		return s.n, errors.Join(concurrently(ctx, 8, s.n, once), untilEmpty(ctx, pool, "outbox_queue"))
 	})
 }
 
@@ -72,26 +72,20 @@ func handwrittenSteady(ctx context.Context, s *stage) error {
 	if err != nil {
 		return err
 	}
-	failed := make(chan error, 1)
-	s.background(ctx, func(ctx context.Context) {
-		if err := relayByHand(ctx, pool, q); ctx.Err() == nil {
-			failed <- err
-		}
-	})
+	ctx = s.alongside(ctx, func(ctx context.Context) error { return relayByHand(ctx, pool, q) })
 	return s.timed(ctx, func() (int, error) {
-		if err := concurrently(ctx, 8, s.n, once); err != nil {
-			return 0, err
-		}
-		for {
-			var left bool
-			if err := pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM plain_outbox)`).Scan(&left); err != nil || !left {
-				return s.n, err
-			}
-			select {
-			case err := <-failed:
-				return 0, err
-			default:
-			}
+		return s.n, errors.Join(concurrently(ctx, 8, s.n, once), untilEmpty(ctx, pool, "plain_outbox"))
+	})
+}
+
+// alongside runs a relay until the variant has been measured. Its failure ends the returned context.
+func (s *stage) alongside(ctx context.Context, relay func(context.Context) error) context.Context {
+	ctx, fail := context.WithCancelCause(ctx)
+	s.later(func() { fail(nil) })
+	s.background(ctx, func(ctx context.Context) {
+		if err := relay(ctx); ctx.Err() == nil {
+			fail(err)
 		}
 	})
+	return ctx
 }
