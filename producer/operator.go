@@ -67,11 +67,11 @@ func (o *Outbox[TX]) Deliveries(ctx context.Context, id uuid.UUID) ([]outbox.Del
 // undoes the discard. A filter without IDs and States takes dead events only. To redrive more than
 // f.Limit events, call Redrive until the result is empty. Unless f.Force, dead and discarded events
 // whose re-send horizon ([Config].ResendFor) is over stay as they are, and the other events are
-// redriven all the same; the error wraps [ErrBeyondHorizon] if fewer than f.Limit were redriven. A redriven event comes after
-// later events of its key that were delivered meanwhile. A discarded event that was being sent when
-// it was discarded may have been delivered; the inbox recognizes the copy. If a retrying event is
-// just being sent and fails, that attempt is not counted. The reason, required and at most 1 KiB, is
-// kept in the attempts of each event ([Outbox.Attempts]).
+// redriven all the same; the error wraps [ErrBeyondHorizon] if fewer than f.Limit were redriven. A
+// redriven event comes after later events of its key that were delivered meanwhile. A discarded event
+// that was being sent when it was discarded may have been delivered; the inbox recognizes the copy. If
+// a retrying event is just being sent and fails, that attempt is not counted. The reason, required and
+// at most 1 KiB, is kept in the attempts of each event ([Outbox.Attempts]).
 func (o *Outbox[TX]) Redrive(ctx context.Context, f outbox.Filter, reason string) ([]uuid.UUID, error) {
 	if err := checkReason(reason); err != nil {
 		return nil, fmt.Errorf("redrive: %w", err)

@@ -50,9 +50,8 @@ type Config struct {
 	// MaxTransactAttempts is how often [Outbox.Transact] runs a conflicting transaction. Defaults
 	// to 10.
 	MaxTransactAttempts int `yaml:"max_transact_attempts" env:"MAX_TRANSACT_ATTEMPTS"`
-	// NotifyInterval is the average time between two wake-ups of relays in other processes by
-	// [Outbox.Run]. A wake-up is sent at once as long as the last ones were further apart; at most 20 of
-	// them are made up for. Defaults to 5 ms.
+	// NotifyInterval is the least time between two wake-ups of relays in other processes by
+	// [Outbox.Run], on average: up to 20 wake-ups are sent ahead of their time. Defaults to 5 ms.
 	NotifyInterval time.Duration `yaml:"notify_interval" env:"NOTIFY_INTERVAL"`
 
 	// Logger receives the actions of operators, and errors. Defaults to [slog.Default].
@@ -250,8 +249,8 @@ func (o *Outbox[TX]) committed(n wakeup.Wakeup) {
 }
 
 // Run tells relays in other processes about commits, on average once per Config.NotifyInterval at
-// most, until ctx ends, and returns nil. Run is optional: without Run, or on a store without a signal between
-// processes, relays in other processes poll.
+// most, until ctx ends, and returns nil. Run is optional: without Run, or on a store without a
+// signal between processes, relays in other processes poll.
 func (o *Outbox[TX]) Run(ctx context.Context) error {
 	woken, stop := o.remote.Subscribe()
 	defer stop()

@@ -286,9 +286,8 @@ type registry struct{ s *operators }
 // Consumers implements ops.Registry.
 func (r registry) Consumers(ctx context.Context) ([]audit.Consumer, error) { return r.s.consumers(ctx) }
 
-// each calls do for each database, the outboxes first. The error
-// names the database. With all, the errors of the databases are joined; without, the first one ends
-// the work.
+// each calls do for each database, the outboxes first. The error names the database. With all, the
+// errors of the databases are joined; without, the first one ends the work.
 func (d *databases) each(ctx context.Context, all bool, do func(s *operators) error) error {
 	var errs []error
 	for i := range len(d.outboxes) + len(d.inboxes) {
