@@ -22,7 +22,7 @@ func (r *rig) reports() {
 	ok(r.t, err)
 	now := time.Now()
 	for _, host := range []string{"south-1", "south-2"} {
-		report := inbox.HandlerReport{Consumer: "stock/reserve", Topics: []string{"order.placed"}, InFlight: 3, Applied: 9876, Duplicates: 160, LastSuccess: now.Add(-10 * time.Second)}
+		report := inbox.HandlerReport{Consumer: "stock/reserve", Topics: []string{"order.placed"}, InFlight: 3, Applied: 9876, Duplicates: 160, LastSuccess: now.Add(-10 * time.Minute)}
 		if host == "south-2" {
 			report.Failed, report.LastFailure, report.LastError = 12, now.Add(-5*time.Minute), "out of\nstock"
 		}
@@ -53,7 +53,7 @@ func TestStatusTellsWhichProcessesHandleMessages(t *testing.T) {
 	out := status()
 	for _, text := range []string{
 		"no process reports mail/send: ", "\nconsumer       host     in flight  applied  duplicates  failed  last applied  up",
-		"\nstock/reserve  south-1          3     9876         160       0  10s           3h\nstock/reserve  south-2          3     9876         160      12  1",
+		"\nstock/reserve  south-1          3     9876         160       0  10m           3h\nstock/reserve  south-2          3     9876         160      12  10m           3h",
 		"\nstock/reserve: failed 5m ago at south-2: out of",
 	} {
 		if !strings.Contains(out, text) {
