@@ -55,7 +55,7 @@ func parseTarget(text string) (target, error) {
 	t := target{schema: query.Get(schemaParameter), prefix: query.Get(prefixParameter)}
 	query.Del(schemaParameter)
 	query.Del(prefixParameter)
-	u.RawQuery = query.Encode()
+	u.RawQuery = encoded(query)
 	if t.pool, err = pgxpool.ParseConfig(u.String()); err != nil {
 		return target{}, errURL
 	}
@@ -108,9 +108,12 @@ func shownURL(text string) string {
 	query := u.Query()
 	query.Del("password")
 	query.Del("sslpassword")
-	u.RawQuery = query.Encode()
+	u.RawQuery = encoded(query)
 	return u.String()
 }
+
+// encoded writes a space as %20: PostgreSQL takes a plus in a parameter for a plus.
+func encoded(query url.Values) string { return strings.ReplaceAll(query.Encode(), "+", "%20") }
 
 // user is the name of the operator as the database knows it, or the name of the process's user.
 func (t *target) user() string {

@@ -244,26 +244,48 @@ func (d *databases) open(ctx context.Context) (all []*operators, err error) {
 	})
 }
 
-// operate opens a database, or returns the database as it was opened before. A database that is an
-// outbox and an inbox is opened once.
-func (d *databases) operate(ctx context.Context, setting string, t *target) (*operators, error) {
-	name := t.identity(&d.places)
-	s := d.opened.all[name]
-	if s == nil {
-		var end func()
-		var err error
-		if s, end, err = operate(ctx, t, &d.places); err != nil {
-			return nil, err
-		}
-		if d.opened.all == nil {
-			d.opened.all = make(map[string]*operators)
-		}
-		d.opened.all[name], d.opened.ends = s, append(d.opened.ends, end)
+// connect opens the databases that are not open, all at once: each takes its server as long as several
+// statements. A database that is an outbox and an inbox is opened once. The errors are by identity.
+func (d *databases) connect(ctx context.Context) map[string]error {
+	type result struct {
+		name string
+		s    *operators
+		end  func()
+		err  error
 	}
-	one := *s
-	one.parts = slices.Clone(s.parts)
+	asked, results := make(map[string]bool), make(chan result)
+	for i := range len(d.outboxes) + len(d.inboxes) {
+		_, t := d.target(i)
+		name := t.identity(&d.places)
+		if d.opened.all[name] != nil || asked[name] {
+			continue
+		}
+		asked[name] = true
+		go func() {
+			s, end, err := operate(ctx, t, &d.places)
+			results <- result{name, s, end, err}
+		}()
+	}
+	if d.opened.all == nil {
+		d.opened.all = make(map[string]*operators)
+	}
+	failed := make(map[string]error)
+	for range asked {
+		if r := <-results; r.err != nil {
+			failed[r.name] = r.err
+		} else {
+			d.opened.all[r.name], d.opened.ends = r.s, append(d.opened.ends, r.end)
+		}
+	}
+	return failed
+}
+
+// side returns an open database as the outbox or the inbox that a setting names.
+func (d *databases) side(setting string, t *target) *operators {
+	one := *d.opened.all[t.identity(&d.places)]
+	one.parts = slices.Clone(one.parts)
 	one.named(setting, t, &d.places)
-	return &one, nil
+	return &one
 }
 
 // target returns the setting and the database with a number: the outboxes come first.
@@ -289,12 +311,13 @@ func (r registry) Consumers(ctx context.Context) ([]audit.Consumer, error) { ret
 // each calls do for each database, the outboxes first. The error names the database. With all, the
 // errors of the databases are joined; without, the first one ends the work.
 func (d *databases) each(ctx context.Context, all bool, do func(s *operators) error) error {
+	failed := d.connect(ctx)
 	var errs []error
 	for i := range len(d.outboxes) + len(d.inboxes) {
 		setting, t := d.target(i)
-		s, err := d.operate(ctx, setting, t)
+		err := failed[t.identity(&d.places)]
 		if err == nil {
-			err = do(s)
+			err = do(d.side(setting, t))
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("--%s %s: %w", setting, t.name, err))

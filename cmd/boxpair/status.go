@@ -130,14 +130,16 @@ func (q *inspection) once(ctx context.Context, p *process, check *health.Check) 
 				return err
 			}
 			r.Inboxes, r.State = append(r.Inboxes, *one), health.Worst(r.State, one.State)
-			return q.print(p, &r, func() error { return q.printInbox(p, one) })
+			err = q.print(p, &r, func() error { return q.printInbox(p, one) })
+			return errors.Join(err, q.causesOfInbox(ctx, p, s, one.Consumers))
 		}
 		one, err := q.outbox(ctx, s, check)
 		if err != nil {
 			return err
 		}
 		r.Outboxes, r.State = append(r.Outboxes, *one), health.Worst(r.State, one.State)
-		return q.print(p, &r, func() error { return q.printOutbox(p, one) })
+		err = q.print(p, &r, func() error { return q.printOutbox(p, one) })
+		return errors.Join(err, q.causesOfOutbox(ctx, p, s, &r.Outboxes[len(r.Outboxes)-1]))
 	})
 	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		err = context.Cause(ctx)
@@ -237,8 +239,17 @@ func (q *inspection) outbox(ctx context.Context, s *operators, check *health.Che
 	if err := tables(ctx, s, &o.Report); err != nil {
 		return nil, err
 	}
-	o.Causes, err = causesIf(st.Dead, func() ([]cause, error) { return deadCauses(ctx, s, "", mostCauses) })
-	return o, err
+	return o, nil
+}
+
+// causesOfOutbox reads the causes of dead events, and prints the first ones. Many dead events take longer
+// than the rest of the status, which is printed before.
+func (q *inspection) causesOfOutbox(ctx context.Context, p *process, s *operators, o *outboxStatus) (err error) {
+	o.Causes, err = causesIf(o.Dead, func() ([]cause, error) { return deadCauses(ctx, s, "", mostCauses) })
+	if err == nil && !q.json() {
+		printCauses(p.stdout, "", o.Causes)
+	}
+	return err
 }
 
 func (q *inspection) printOutbox(p *process, o *outboxStatus) error {
@@ -265,7 +276,6 @@ func (q *inspection) printOutbox(p *process, o *outboxStatus) error {
 	if len(o.pauses) > 0 {
 		errs = append(errs, q.printPauses(p, p.stdout, o.pauses))
 	}
-	printCauses(p.stdout, "", o.Causes)
 	return errors.Join(errs...)
 }
 
@@ -396,7 +406,6 @@ func (q *inspection) inbox(ctx context.Context, s *operators, check *health.Chec
 	if err := tables(ctx, s, &in.Report); err != nil {
 		return nil, err
 	}
-	causes := consumerCauses(ctx, s)
 	for i, c := range names {
 		st, err := s.states.InboxStats(ctx, c.ID)
 		if err == nil {
@@ -406,12 +415,24 @@ func (q *inspection) inbox(ctx context.Context, s *operators, check *health.Chec
 			return nil, fmt.Errorf("consumer %s: %w", c.Name, err)
 		}
 		one := statusOf(c.Name, check.Inbox(st), &st)
-		if one.Causes, err = causesIf(st.Dead, func() ([]cause, error) { return causes(c.Name) }); err != nil {
-			return nil, fmt.Errorf("consumer %s: %w", c.Name, err)
-		}
 		in.Consumers[i], in.State = one, health.Worst(in.State, one.State)
 	}
 	return in, q.addHandlers(ctx, s, in)
+}
+
+// causesOfInbox reads the causes of the consumers' dead messages, and prints the first ones of each.
+func (q *inspection) causesOfInbox(ctx context.Context, p *process, s *operators, consumers []consumerStatus) (err error) {
+	causes := consumerCauses(ctx, s)
+	for i := range consumers {
+		c := &consumers[i]
+		if c.Causes, err = causesIf(c.Dead, func() ([]cause, error) { return causes(c.Consumer) }); err != nil {
+			return fmt.Errorf("consumer %s: %w", c.Consumer, err)
+		}
+		if !q.json() {
+			printCauses(p.stdout, plain(c.Consumer)+": ", c.Causes)
+		}
+	}
+	return nil
 }
 
 func statusOf(name string, r health.Report, s *inbox.Stats) consumerStatus {
@@ -468,7 +489,6 @@ func (q *inspection) printInbox(p *process, in *inboxStatus) error {
 		for _, problem := range c.Problems {
 			fmt.Fprintf(p.stdout, "%s: %s\n", plain(c.Consumer), plain(strings.TrimPrefix(problem, string(c.State)+": ")))
 		}
-		printCauses(p.stdout, plain(c.Consumer)+": ", c.Causes)
 	}
 	errs = append(errs, q.printHandlers(p, in))
 	if len(in.pauses) > 0 {

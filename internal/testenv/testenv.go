@@ -242,7 +242,7 @@ func withDatabase(address, name string) (string, error) {
 	q := u.Query()
 	q.Del("dbname") // would win over the path
 	q.Del("database")
-	u.RawQuery = q.Encode()
+	u.RawQuery = strings.ReplaceAll(q.Encode(), "+", "%20") // PostgreSQL takes a plus for a plus
 	return u.String(), nil
 }
 
