@@ -51,7 +51,7 @@ type DuePoint struct {
 	Seq int64
 }
 
-// Mark names a queue row whose event was confirmed, or is to be parked.
+// Mark names an event that was confirmed, or is to be parked. Round is that of its queue row.
 type Mark struct {
 	Lease
 	Seq   int64

@@ -111,17 +111,19 @@ type RelayStore interface {
 	// or 0 without any. With hold, an event behind a dead event of its key is not a head. An event
 	// whose backoff is longer than longest was parked by a clock that was ahead, and is due.
 	Due(ctx context.Context, shards []int, hold bool, after DuePoint, longest time.Duration, limit int) (due []Queued, next time.Duration, err error)
-	// FetchParked reads at most limit live (retrying or following) events of one key, in one
-	// snapshot. With hold, the first dead event of the key is included.
-	FetchParked(ctx context.Context, shard int, key string, hold bool, limit int) ([]Queued, error)
+	// FetchParked reads at most limit live (retrying or following) events of each of different keys,
+	// the events of a key in one snapshot. With hold, the first dead event of a key is included. The
+	// result has an element for each key, by position.
+	FetchParked(ctx context.Context, keys []BlockedKey, hold bool, limit int) ([][]Queued, error)
 	// Retry records further failures of live parked events, followers included: retrying again, or
 	// dead. Retry skips an event whose recorded attempts are not Attempts - 1: a relay repeats the
 	// call when the answer is lost, and an operator may have redriven the event in between. When a
 	// head becomes dead, the next live event of its key becomes retrying and due, unless hold.
 	Retry(ctx context.Context, relay string, lease Lease, failures []Failure, hold bool) (lost bool, err error)
-	// Sent removes delivered parked events and keeps a receipt of each event. The next live event
-	// of each key becomes retrying and due; with hold, not behind a dead event.
-	Sent(ctx context.Context, relay string, lease Lease, seqs []int64, hold bool) (lost bool, err error)
+	// Sent removes delivered parked events, keeps a receipt of each event, and returns the lost
+	// shards, whose events stay. The next live event of each key becomes retrying and due; with hold,
+	// not behind a dead event. Rounds of the marks are not used.
+	Sent(ctx context.Context, relay string, marks []Mark, hold bool) (lost []int, err error)
 
 	// Listen blocks until ctx ends, and calls woken with the text of each [RelayStore.Notify] from
 	// any process; woken does not block. Listen returns [ErrNoSignal] at once if the store has no

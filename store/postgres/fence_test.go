@@ -93,7 +93,10 @@ func TestStatementOfAStoppedRelayWaitsForATakeoverAndChangesNothing(t *testing.T
 		"retry": func() (bool, error) {
 			return r.Retry(r.ctx(), "a", lease, []outbox.Failure{failure}, false)
 		},
-		"sent": func() (bool, error) { return r.Sent(r.ctx(), "a", lease, []int64{events[0].Seq}, false) },
+		"sent": func() (bool, error) {
+			lost, err := r.Sent(r.ctx(), "a", []outbox.Mark{markOf(lease, events[0])}, false)
+			return slices.Equal(lost, []int{shard}), err
+		},
 		"heal": func() (bool, error) { return true, r.Heal(r.ctx(), "a", []outbox.Lease{lease}, false) },
 		"renew": func() (bool, error) {
 			renewals, err := r.Renew(r.ctx(), "a", time.Hour, []outbox.Lease{lease})
@@ -185,7 +188,7 @@ func TestDiscardDuringASentLeavesNoKeyWithoutAHeadOnceItIsHealed(t *testing.T) {
 	_, err = operator.Exec(r.ctx(), "SELECT FROM "+r.names.Table("outbox_shards")+" WHERE shard = $1 FOR UPDATE", shard)
 	r.ok(err)
 	sending := r.async(func() error {
-		_, err := r.Sent(r.ctx(), "a", lease, []int64{events[0].Seq}, false)
+		_, err := r.Sent(r.ctx(), "a", []outbox.Mark{markOf(lease, events[0])}, false)
 		return err
 	})
 	r.waitsForLock(1)
@@ -277,7 +280,7 @@ func (r *rig) workOnce(leases map[int]outbox.Lease) error {
 	}
 	for _, q := range due {
 		if rand.IntN(2) == 0 {
-			_, err = r.Sent(r.ctx(), "a", leases[q.Shard], []int64{q.Seq}, false)
+			_, err = r.Sent(r.ctx(), "a", []outbox.Mark{markOf(leases[q.Shard], q)}, false)
 		} else {
 			_, err = r.Retry(r.ctx(), "a", leases[q.Shard], []outbox.Failure{{
 				Seq: q.Seq, Attempts: q.Attempts + 1, Dead: q.Attempts > 1, Outcome: transport.Refused,

@@ -31,7 +31,7 @@ func TestAllAttemptsAreKeptOnRequest(t *testing.T) {
 	r.ok(err)
 	_, err = r.Park(r.ctx(), "relay", lease, []outbox.Failure{{Seq: queued[1].Seq, Round: queued[1].Round, Attempts: 1, Error: "not now"}})
 	r.ok(err)
-	_, err = r.Sent(r.ctx(), "relay", lease, []int64{queued[1].Seq}, false)
+	_, err = r.Sent(r.ctx(), "relay", []outbox.Mark{markOf(lease, queued[1])}, false)
 	r.ok(err)
 	for i, want := range [][]string{{"confirmed"}, {"confirmed", "confirmed"}} {
 		attempts, err := r.Attempts(r.ctx(), queued[i].ID, 10)

@@ -17,6 +17,22 @@ WITH fence AS MATERIALIZED (
     FOR KEY SHARE
 )`
 
+// fenceMany locks the rows of several shards, in their order.
+const fenceMany = `
+WITH fence AS MATERIALIZED (
+    SELECT s.shard, s.epoch FROM {{outbox_shards}} s
+    JOIN unnest($2::smallint[], $3::bigint[]) AS l (shard, epoch) ON l.shard = s.shard
+    WHERE s.owner = $1 AND s.epoch = l.epoch
+    ORDER BY s.shard
+    FOR KEY SHARE OF s
+)`
+
+// lostLeases ends a statement behind fenceMany.
+const lostLeases = `
+SELECT DISTINCT l.shard FROM unnest($2::smallint[], $3::bigint[]) AS l (shard, epoch)
+WHERE (l.shard, l.epoch) NOT IN (SELECT shard, epoch FROM fence)
+ORDER BY l.shard`
+
 // live is the predicate of the indexes on the parked events in the FIFO of a key.
 const live = `state IN ('retrying', 'following')`
 
@@ -138,20 +154,24 @@ func (s *Store) Retry(ctx context.Context, relay string, lease outbox.Lease, fai
 		f.seqs, f.attempts, f.retryIn, f.dead, f.outcomes, f.errors, hold)
 }
 
-// sent removes delivered events. An event that an operator discarded during the send keeps its row
-// with the reason, and gets its receipt. As in retry, no index must match the shard.
+// sent removes delivered events of several shards, as mark does. An event that an operator discarded
+// during the send keeps its row with the reason, and gets its receipt. As in retry, no index must match
+// the shard; and no row is found by ctid, since an operator may change a row meanwhile.
 var sent, sentNoted = sentStatement(""), sentStatement(confirmations("delivered"))
 
 func sentStatement(noted string) *template {
-	return statement(fence + `, removed AS (
-    DELETE FROM {{outbox_parked}} p USING fence f
-    WHERE p.shard + 0 = f.shard AND p.id = ANY ($4::bigint[]) AND p.state <> 'discarded'
+	return statement(fenceMany + `, confirmed AS MATERIALIZED (
+    SELECT f.shard, m.id
+    FROM fence f JOIN unnest($4::smallint[], $5::bigint[], $6::bigint[]) AS m (shard, epoch, id) ON f.shard = m.shard AND f.epoch = m.epoch
+), removed AS (
+    DELETE FROM {{outbox_parked}} p USING confirmed c
+    WHERE p.shard + 0 = c.shard AND p.id = c.id AND p.state <> 'discarded'
     RETURNING p.shard, p.id, p.key
 ), delivered AS (
     SELECT id FROM removed
     UNION
-    SELECT p.id FROM {{outbox_parked}} p, fence f
-    WHERE p.shard + 0 = f.shard AND p.id = ANY ($4::bigint[]) AND p.state = 'discarded'
+    SELECT p.id FROM {{outbox_parked}} p, confirmed c
+    WHERE p.shard + 0 = c.shard AND p.id = c.id AND p.state = 'discarded'
 ),` + noted + ` receipt AS (
     INSERT INTO {{outbox_receipts}} (relay, event_ids)
     SELECT $1, array_agg(id ORDER BY id) FROM delivered HAVING count(*) > 0
@@ -160,29 +180,27 @@ func sentStatement(noted string) *template {
 ), kept AS (
     SELECT id FROM removed
 ), freed AS (
-    SELECT DISTINCT shard, key, $5::boolean AS hold FROM removed WHERE key <> ''
-),` + promote + `
-SELECT NOT EXISTS (SELECT FROM fence)`)
+    SELECT DISTINCT shard, key, $7::boolean AS hold FROM removed WHERE key <> ''
+),` + promote + lostLeases)
 }
 
-// Sent implements [outbox.RelayStore].
-func (s *Store) Sent(ctx context.Context, relay string, lease outbox.Lease, seqs []int64, hold bool) (bool, error) {
-	if len(seqs) == 0 {
-		return false, nil
+// Sent implements [outbox.RelayStore]. The whole call writes one receipt.
+func (s *Store) Sent(ctx context.Context, relay string, marks []outbox.Mark, hold bool) (lost []int, err error) {
+	if len(marks) == 0 {
+		return nil, nil
 	}
-	return s.fenced(ctx, "remove sent events", s.noting(sent, sentNoted), relay, lease, seqs, hold)
+	m := newMarks(marks)
+	lost, err = readRows(ctx, s, s.noting(sent, sentNoted), []any{relay, m.leaseShards, m.leaseEpochs, m.shards, s.ints(m.epochs), s.ints(m.seqs), hold},
+		pgx.RowTo[int])
+	if err != nil {
+		return nil, failed("remove sent events", err)
+	}
+	return lost, nil
 }
 
 // heal reads the first live event of each key. heal jumps from key to key, so the cost of a key
 // does not depend on the number of its followers.
-var heal = statement(`
-WITH fence AS MATERIALIZED (
-    SELECT s.shard FROM {{outbox_shards}} s
-    JOIN unnest($2::smallint[], $3::bigint[]) AS l (shard, epoch) ON l.shard = s.shard
-    WHERE s.owner = $1 AND s.epoch = l.epoch
-    ORDER BY s.shard
-    FOR KEY SHARE OF s
-), headless AS MATERIALIZED (
+var heal = statement(fenceMany + `, headless AS MATERIALIZED (
     SELECT head.id FROM fence f
     CROSS JOIN LATERAL (
         WITH RECURSIVE keys (key) AS (
@@ -336,23 +354,40 @@ func (s *Store) Due(
 }
 
 var fetchParked = statement(`
-SELECT p.shard, p.id, 0, p.attempts, p.state, ` + eventColumns + `
-FROM (
-    (SELECT * FROM {{outbox_parked}} p WHERE p.shard = $1 AND p.key = $2 AND p.` + live + ` ORDER BY p.id LIMIT $4)
-    UNION ALL
-    (SELECT * FROM {{outbox_parked}} p WHERE p.shard = $1 AND p.key = $2 AND p.state = 'dead' AND $3 ORDER BY p.id LIMIT 1)
-    ORDER BY id LIMIT $4
+SELECT k.n, p.shard, p.id, 0, p.attempts, p.state, ` + eventColumns + `
+FROM unnest($1::smallint[], $2::text[]) WITH ORDINALITY AS k (shard, key, n)
+CROSS JOIN LATERAL (
+    SELECT * FROM (
+        (SELECT * FROM {{outbox_parked}} p WHERE p.shard = k.shard AND p.key = k.key AND p.` + live + ` ORDER BY p.id LIMIT $4)
+        UNION ALL
+        (SELECT * FROM {{outbox_parked}} p WHERE p.shard = k.shard AND p.key = k.key AND p.state = 'dead' AND $3 ORDER BY p.id LIMIT 1)
+    ) p
+    ORDER BY p.id LIMIT $4
 ) p
 LEFT JOIN LATERAL (SELECT * FROM {{outbox_events}} e WHERE e.id = p.id OFFSET 0) e ON true
-ORDER BY p.id`)
+ORDER BY k.n, p.id`)
 
 // FetchParked implements [outbox.RelayStore].
-func (s *Store) FetchParked(ctx context.Context, shard int, key string, hold bool, limit int) ([]outbox.Queued, error) {
-	events, err := s.events(ctx, fetchParked, shard, key, hold, limit)
+func (s *Store) FetchParked(ctx context.Context, keys []outbox.BlockedKey, hold bool, limit int) ([][]outbox.Queued, error) {
+	shards, names, found := make([]int16, len(keys)), make([]string, len(keys)), make([][]outbox.Queued, len(keys))
+	for i, k := range keys {
+		shards[i], names[i] = int16(k.Shard), k.Key
+	}
+	err := s.kept(ctx, func(rows pgx.Rows) error {
+		var n int
+		for scan := newQueuedScan(&n); rows.Next(); {
+			q, err := scan.row(rows)
+			if err != nil {
+				return err
+			}
+			found[n-1] = append(found[n-1], q)
+		}
+		return nil
+	}, fetchParked, shards, names, hold, limit)
 	if err != nil {
 		return nil, failed("fetch parked events", err)
 	}
-	return events, nil
+	return found, nil
 }
 
 // failures are the arrays of failures that a statement takes.

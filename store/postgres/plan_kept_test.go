@@ -90,7 +90,8 @@ func (e *explained) calls(leases []outbox.Lease, from, n int64) map[string]node 
 	}
 	call("fetch", func() error { _, err := e.Fetch(ctx, ranges); return err })
 	call("fetch of a key", func() error { _, err := e.FetchKey(ctx, 1, "key 1", from, 10); return err })
-	call("fetch of parked events", func() error { _, err := e.FetchParked(ctx, 1, "key 1", true, 10); return err })
+	keys := []outbox.BlockedKey{{Shard: 1, Key: "key 1"}, {Shard: 2, Key: "key 2"}}
+	call("fetch of parked events", func() error { _, err := e.FetchParked(ctx, keys, true, 10); return err })
 	call("mark", func() error { _, err := e.Mark(ctx, "relay", marks); return err })
 	return plans
 }

@@ -315,10 +315,7 @@ WITH fence AS MATERIALIZED (
 ),` + noted + ` receipt AS (
     INSERT INTO {{outbox_receipts}} (relay, event_ids)
     SELECT $1, array_agg(id ORDER BY id) FROM marked HAVING count(*) > 0
-)
-SELECT DISTINCT l.shard FROM unnest($2::smallint[], $3::bigint[]) AS l (shard, epoch)
-WHERE (l.shard, l.epoch) NOT IN (SELECT shard, epoch FROM fence)
-ORDER BY l.shard`)
+)` + lostLeases)
 }
 
 // noting returns noted, which records confirmed attempts, if Config.AllAttempts is set, and plain
@@ -330,23 +327,36 @@ func (s *Store) noting(plain, noted *template) *template {
 	return plain
 }
 
+// marks are the arrays of marks that a statement takes, and their different leases.
+type marks struct {
+	leaseShards          []int16
+	leaseEpochs          []int64
+	shards               []int16
+	epochs, seqs, rounds []int64
+}
+
+func newMarks(list []outbox.Mark) marks {
+	n := len(list)
+	m := marks{shards: make([]int16, n), epochs: make([]int64, n), seqs: make([]int64, n), rounds: make([]int64, n)}
+	seen := make(map[outbox.Lease]struct{}, n)
+	var leases []outbox.Lease
+	for i, one := range list {
+		m.shards[i], m.epochs[i], m.seqs[i], m.rounds[i] = int16(one.Shard), one.Epoch, one.Seq, one.Round
+		if _, ok := seen[one.Lease]; !ok {
+			seen[one.Lease] = struct{}{}
+			leases = append(leases, one.Lease)
+		}
+	}
+	m.leaseShards, m.leaseEpochs = split(leases)
+	return m
+}
+
 // Mark implements [outbox.RelayStore]. The whole call writes one receipt.
 func (s *Store) Mark(ctx context.Context, relay string, marks []outbox.Mark) ([]int, error) {
 	if len(marks) == 0 {
 		return nil, nil
 	}
-	n := len(marks)
-	shards, epochs, seqs, rounds := make([]int16, n), make([]int64, n), make([]int64, n), make([]int64, n)
-	seen := make(map[outbox.Lease]struct{}, n)
-	var leases []outbox.Lease
-	for i, m := range marks {
-		shards[i], epochs[i], seqs[i], rounds[i] = int16(m.Shard), m.Epoch, m.Seq, m.Round
-		if _, ok := seen[m.Lease]; !ok {
-			seen[m.Lease] = struct{}{}
-			leases = append(leases, m.Lease)
-		}
-	}
-	leaseShards, leaseEpochs := split(leases)
+	m := newMarks(marks)
 	var lost []int
 	err := s.kept(ctx, func(rows pgx.Rows) (err error) {
 		if err := fault.Hit(ctx, fault.MarkSent); err != nil {
@@ -354,7 +364,7 @@ func (s *Store) Mark(ctx context.Context, relay string, marks []outbox.Mark) ([]
 		}
 		lost, err = pgx.CollectRows(rows, pgx.RowTo[int])
 		return err
-	}, s.noting(mark, markNoted), relay, leaseShards, leaseEpochs, shards, s.ints(epochs), s.ints(seqs), s.ints(rounds))
+	}, s.noting(mark, markNoted), relay, m.leaseShards, m.leaseEpochs, m.shards, s.ints(m.epochs), s.ints(m.seqs), s.ints(m.rounds))
 	if err != nil {
 		return nil, failed("mark events", err)
 	}

@@ -66,7 +66,7 @@ func TestRestoredDatabaseKeepsGoing(t *testing.T) {
 		if len(due) != 1 || due[0].ID != want.ID {
 			t.Fatalf("due are %+v, want %s", due, want.Payload)
 		}
-		_, err = r.Sent(r.ctx(), "relay of the restored database", lease, []int64{due[0].Seq}, false)
+		_, err = r.Sent(r.ctx(), "relay of the restored database", []outbox.Mark{markOf(lease, due[0])}, false)
 		r.ok(err)
 	}
 	redriven, _, err := r.Redrive(r.ctx(), outbox.Filter{}, "reason")

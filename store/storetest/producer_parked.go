@@ -135,11 +135,12 @@ func (h *held[TX]) sent(indexes ...int) {
 
 func (h *held[TX]) sentOnHold(hold bool, indexes ...int) {
 	h.Helper()
-	list := make([]int64, len(indexes))
+	marks := make([]outbox.Mark, len(indexes))
 	for n, i := range indexes {
-		list[n] = h.events[i].Seq
+		marks[n] = markOf(h.lease, h.events[i])
 	}
-	h.kept(h.Store.Sent(h.ctx(), "relay", h.lease, list, hold))
+	lost, err := h.Store.Sent(h.ctx(), "relay", marks, hold)
+	h.kept(len(lost) > 0, err)
 }
 
 // retry records another failure of event i.
@@ -173,6 +174,8 @@ func parkedTests[TX any]() []outboxTest[TX] {
 		{fact: "event that was to wait for longer than any may is due", run: dueFarAhead[TX]},
 		{fact: "due events come in pages, those that are due at once included", run: duePages[TX]},
 		{fact: "parked events of a key come in the order of writing", run: parkedOfKey[TX]},
+		{fact: "parked events of several keys come by key", run: parkedOfKeys[TX]},
+		{fact: "events of several shards are recorded as sent, except in lost shards", run: sentOfShards[TX]},
 		{fact: "every failure is kept as an attempt", run: attemptsAreKept[TX]},
 		{fact: "failure that is recorded twice counts once and does not bury what was redriven", run: retryTwice[TX]},
 		{fact: "error text that the database cannot hold is parked all the same", run: oddErrorText[TX]},
@@ -206,8 +209,7 @@ func parkedComesBack[TX any](o *outboxRig[TX]) {
 	h.park(0, 0)
 	h.follow(1)
 	due, _ := o.dueNow(h.lease.Shard)
-	all, err := o.Store.FetchParked(o.ctx(), h.lease.Shard, "key", false, 10)
-	o.ok(err)
+	all := o.parkedOf(h.lease.Shard, "key", false, 10)
 	if len(due) != 1 || len(all) != 2 {
 		o.Fatalf("%d are due, %d are parked", len(due), len(all))
 	}

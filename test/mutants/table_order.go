@@ -35,6 +35,36 @@ var ordering = []Mutant{
 		Test:   Test{"producer/relay/internal/core", "TestAFailedKeyIsSentFromItsParkedEventsInOrder"},
 	},
 	{
+		Name: "read-before-sent-is-recorded", Guarantee: "G4",
+		Broken: "The parked events of a key are read while a sent one of them is not recorded, and the key stands still.",
+		File:   "producer/relay/internal/core/parking.go",
+		Old:    `len(pw.fetch) == 0 || len(pw.sent)+len(pw.again) > 0 ||`,
+		New:    `len(pw.fetch) == 0 ||`,
+		Test:   Test{"producer/relay/internal/core", "TestParkedEventsOfManyKeysAreFewStatements"},
+	},
+	{
+		Name: "a-statement-for-each-shard", Guarantee: "G3",
+		Broken: "What was sent of parked events is recorded shard by shard: a redrive of many slows down all other traffic.",
+		File:   "producer/relay/internal/core/parking.go",
+		Old: `			if !yield(other) {
+				return
+			}`,
+		New: `			if !yield(other) || true {
+				return
+			}`,
+		Test: Test{"producer/relay/internal/core", "TestParkedEventsOfManyKeysAreFewStatements"},
+	},
+	{
+		Name: "sent-in-another-shard", Guarantee: "G4",
+		Broken: "A parked event is removed by a relay that does not own its shard.",
+		File:   "store/postgres/parked.go",
+		Old: `    WHERE p.shard + 0 = c.shard AND p.id = c.id AND p.state <> 'discarded'
+    RETURNING`,
+		New: `    WHERE p.id = c.id AND p.state <> 'discarded'
+    RETURNING`,
+		Test: Test{"store/postgres", "TestProducerContract/parked/events of several shards are recorded as sent, except in lost shards"},
+	},
+	{
 		Name: "parked-before-the-marks", Guarantee: "G4",
 		Broken: "A failed event is parked before its delivered predecessors are marked; a crash then sends them behind it.",
 		File:   "producer/relay/internal/core/parking.go",

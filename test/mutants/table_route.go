@@ -241,8 +241,8 @@ var routing = []Mutant{
 		Name: "held-key-is-empty-without-its-dead-event", Guarantee: "G4",
 		Broken: "A key whose only parked event is dead is released, under the hold policy.",
 		File:   "producer/relay/internal/statement/reads.go",
-		Old:    `s.Key, by.Hold, s.Limit`,
-		New:    `s.Key, false, s.Limit`,
+		Old:    `s.Keys, by.Hold, s.Limit`,
+		New:    `s.Keys, false, s.Limit`,
 		Test:   Test{"producer/relay/internal/core", "TestDeadEventThatIsMissingFromTheLogHoldsItsKeyWithoutAWord"},
 	},
 	{
@@ -257,8 +257,8 @@ var routing = []Mutant{
 		Name: "event-behind-a-dead-one-is-promoted", Guarantee: "G4",
 		Broken: "The next event of a key is due when an earlier event is sent, though a dead event holds the key; no operator sees that.",
 		File:   "producer/relay/internal/statement/changes.go",
-		Old:    `s.Seqs, by.Hold`,
-		New:    `s.Seqs, false`,
+		Old:    `s.Marks, by.Hold`,
+		New:    `s.Marks, false`,
 		Test:   Test{"producer/relay/internal/core", "TestDeadEventHoldsItsKeyWhenAnEarlierOneIsRedriven"},
 	},
 	{

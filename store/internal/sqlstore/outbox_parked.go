@@ -5,7 +5,9 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/boxpair/boxpair/store/outbox"
@@ -153,13 +155,24 @@ func (s *Store) Due(
 	return due, next, nil
 }
 
-// FetchParked implements [outbox.RelayStore].
-func (s *Store) FetchParked(ctx context.Context, shard int, key string, hold bool, limit int) ([]outbox.Queued, error) {
+// FetchParked implements [outbox.RelayStore], a key after the other.
+func (s *Store) FetchParked(ctx context.Context, keys []outbox.BlockedKey, hold bool, limit int) ([][]outbox.Queued, error) {
+	found := make([][]outbox.Queued, len(keys))
+	for i, k := range keys {
+		var err error
+		if found[i], err = s.parkedOfKey(ctx, k.Shard, k.Key, hold, limit); err != nil {
+			return nil, fmt.Errorf("fetch parked events of shard %d: %w", k.Shard, err)
+		}
+	}
+	return found, nil
+}
+
+func (s *Store) parkedOfKey(ctx context.Context, shard int, key string, hold bool, limit int) ([]outbox.Queued, error) {
 	dead := 0
 	if hold {
 		dead = 1
 	}
-	live, err := collect(ctx, s.c, s.c.DB, func(rows *sql.Rows) (e outbox.Queued, err error) {
+	return collect(ctx, s.c, s.c.DB, func(rows *sql.Rows) (e outbox.Queued, err error) {
 		err = ScanQueued(rows, &e, &e.Seq, &e.Attempts, &e.State)
 		e.Shard = shard
 		return e, err
@@ -170,10 +183,6 @@ func (s *Store) FetchParked(ctx context.Context, shard int, key string, hold boo
 			SELECT * FROM (SELECT p.id FROM {outbox_parked} p WHERE p.shard = ? AND p.state = 'dead' AND p.{event_key} = ? ORDER BY p.id LIMIT ?) d
 		) k JOIN {outbox_parked} p ON p.id = k.id LEFT JOIN {outbox_events} e ON e.id = p.id ORDER BY p.id LIMIT ?`,
 		shard, Text(key), limit, shard, Text(key), dead, limit)
-	if err != nil {
-		return nil, fmt.Errorf("fetch parked events of shard %d: %w", shard, err)
-	}
-	return live, nil
 }
 
 // Retry implements [outbox.RelayStore].
@@ -253,42 +262,73 @@ func (s *Store) promote(ctx context.Context, tx *sql.Tx, shard int, key string, 
 
 // Sent implements [outbox.RelayStore]. An event that was discarded meanwhile stays discarded, and
 // gets a receipt as well: both are true.
-func (s *Store) Sent(ctx context.Context, relay string, lease outbox.Lease, seqs []int64, hold bool) (bool, error) {
-	if len(seqs) == 0 {
-		return false, nil
+func (s *Store) Sent(ctx context.Context, relay string, marks []outbox.Mark, hold bool) (lost []int, err error) {
+	if len(marks) == 0 {
+		return nil, nil
 	}
-	lost, err := s.fenced(ctx, relay, lease, func(ctx context.Context, tx *sql.Tx) error {
-		var live, delivered []int64
-		keys := make(map[string]struct{})
-		err := s.c.Each(ctx, tx, func(rows *sql.Rows) error {
-			var id int64
-			var key string
-			var lives bool
-			err := rows.Scan(&id, &key, &lives)
-			if delivered = append(delivered, id); lives {
-				live = append(live, id)
-				keys[key] = struct{}{}
-			}
-			return err
-		}, `SELECT p.id, p.{event_key}, {live p} FROM {outbox_parked} p WHERE p.id IN ? AND +p.shard = ? AND ({live p} OR p.state = 'discarded')
-			ORDER BY p.id`, seqs, lease.Shard) // + keeps SQLite from using the index on shard
+	leases := make([]outbox.Lease, len(marks))
+	for i, m := range marks {
+		leases[i] = m.Lease
+	}
+	err = s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		lost = nil
+		owned, err := s.owned(ctx, tx, relay, leases)
 		if err != nil {
 			return err
 		}
-		if len(live) > 0 {
-			if _, err := s.c.Exec(ctx, tx, `DELETE FROM {outbox_parked} WHERE id IN ?`, live); err != nil {
-				return err
+		mine := make(map[int][]int64)
+		for _, m := range marks {
+			if owned[m.Lease] {
+				mine[m.Shard] = append(mine[m.Shard], m.Seq)
+			} else {
+				lost = append(lost, m.Shard)
 			}
 		}
-		for key := range keys {
-			if err := s.promote(ctx, tx, lease.Shard, key, hold); err != nil {
+		var delivered []int64
+		for _, shard := range slices.Sorted(maps.Keys(mine)) {
+			ids, err := s.sent(ctx, tx, shard, mine[shard], hold)
+			if err != nil {
 				return err
 			}
+			delivered = append(delivered, ids...)
 		}
 		return s.receipt(ctx, tx, relay, delivered)
 	})
 	if err != nil {
-		return false, fmt.Errorf("remove sent events: %w", err)
+		return nil, fmt.Errorf("remove sent events: %w", err)
 	}
-	return lost, nil
+	slices.Sort(lost)
+	return slices.Compact(lost), nil
+}
+
+// sent removes delivered events of a shard, and returns those that are found.
+func (s *Store) sent(ctx context.Context, tx *sql.Tx, shard int, seqs []int64, hold bool) (delivered []int64, err error) {
+	var live []int64
+	keys := make(map[string]struct{})
+	err = s.c.Each(ctx, tx, func(rows *sql.Rows) error {
+		var id int64
+		var key string
+		var lives bool
+		err := rows.Scan(&id, &key, &lives)
+		if delivered = append(delivered, id); lives {
+			live = append(live, id)
+			keys[key] = struct{}{}
+		}
+		return err
+	}, `SELECT p.id, p.{event_key}, {live p} FROM {outbox_parked} p WHERE p.id IN ? AND +p.shard = ? AND ({live p} OR p.state = 'discarded')
+		ORDER BY p.id`, seqs, shard) // + keeps SQLite from using the index on shard
+	if err != nil {
+		return nil, err
+	}
+	if len(live) > 0 {
+		if _, err := s.c.Exec(ctx, tx, `DELETE FROM {outbox_parked} WHERE id IN ?`, live); err != nil {
+			return nil, err
+		}
+	}
+	for key := range keys {
+		if err := s.promote(ctx, tx, shard, key, hold); err != nil {
+			return nil, err
+		}
+	}
+	return delivered, nil
 }

@@ -81,7 +81,7 @@ type heal struct {
 type fetchParked struct {
 	statement.FetchParked
 
-	line *keyLine
+	lines []*keyLine // by position of the keys
 }
 
 // takeTokens is [statement.TakeTokens] with the machine's memory.

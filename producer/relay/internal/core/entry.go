@@ -103,14 +103,6 @@ func marksOf(entries []*Entry) []outbox.Mark {
 	return marks
 }
 
-func seqsOf(entries []*Entry) []int64 {
-	seqs := make([]int64, len(entries))
-	for i, e := range entries {
-		seqs[i] = e.Seq
-	}
-	return seqs
-}
-
 // entryQueue is a list of entries. An entry is in one at most.
 type entryQueue struct {
 	first, last *Entry

@@ -2,6 +2,7 @@ package core
 
 import (
 	"log/slog"
+	"slices"
 
 	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/transport"
@@ -45,8 +46,16 @@ func (pk *parking) confirmed(e *Entry) {
 	pk.readParked(l)
 }
 
-func (pk *parking) sent(cl *Call) {
+func (pk *parking) sent(cl *Call, lost []int) {
+	for _, sh := range cl.shards {
+		if slices.Contains(lost, sh.no) {
+			pk.leases.lose(sh, cl.Op().String())
+		}
+	}
 	for _, e := range cl.entries {
+		if e.shard.gone {
+			continue
+		}
 		pk.report.Delivered++
 		pk.settled(e)
 		if l := e.line; l != nil {
@@ -126,9 +135,8 @@ func (pk *parking) retryLost(e *Entry) {
 }
 
 // fetched takes over the parked events of a key, or unblocks a key without parked events.
-func (pk *parking) fetched(cl *Call) {
-	s := cl.Statement.(*fetchParked)
-	l, sh := s.line, cl.shards[0]
+func (pk *parking) fetched(l *keyLine, rows []outbox.Queued) {
+	sh := l.shard
 	l.fetching = false
 	if sh.yielding {
 		return
@@ -139,12 +147,12 @@ func (pk *parking) fetched(cl *Call) {
 	if len(l.parked) > 0 || l.retrying > 0 || l.sent > 0 {
 		return // the answer to the statement or send under way asks again
 	}
-	if len(s.Rows) == 0 {
+	if len(rows) == 0 {
 		pk.emptied(l)
 		return
 	}
 	pk.keys.block(l)
-	first := &s.Rows[0]
+	first := &rows[0]
 	l.head = first.Seq
 	toMove := l.toMove()
 	if toMove < first.Seq {
@@ -163,8 +171,8 @@ func (pk *parking) fetched(cl *Call) {
 		sh.writer.heal = true
 		pk.mark(sh)
 	case due:
-		for i := range s.Rows {
-			row := &s.Rows[i]
+		for i := range rows {
+			row := &rows[i]
 			if row.Missing || row.State == outbox.Dead || row.Seq > toMove {
 				break // the next FetchParked begins here
 			}

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"iter"
 	"log/slog"
 	"slices"
 	"time"
@@ -45,14 +46,24 @@ type parking struct {
 const (
 	parkingCalls = 4   // statements under way at once, over all shards
 	parkingBatch = 500 // events in one statement
-	sentBatch    = 64  // with as many, confirmed events do not wait for more
+	parkingKeys  = 64  // keys in one statement that reads parked events
+	sentBatch    = 64  // with as many of a shard, confirmed events do not wait for more
 	sentDelay    = 10 * time.Millisecond
+	readDelay    = 5 * time.Millisecond // a read of parked events waits behind the confirmed ones
 )
 
-// sentWaits tells whether confirmed events may wait for later ones, to be recorded together: no
-// failure and no read of parked events of the shard waits behind them.
+// sentAt returns until when confirmed events may wait for later ones, to be recorded together.
+func (pw *parkedWriter) sentAt() time.Duration {
+	if len(pw.fetch) > 0 {
+		return pw.since + readDelay
+	}
+	return pw.since + sentDelay
+}
+
+// sentWaits tells whether confirmed events may wait for later ones: no failure of the shard waits behind
+// them.
 func (pw *parkedWriter) sentWaits(now time.Duration) bool {
-	return len(pw.sent) > 0 && len(pw.sent) < sentBatch && len(pw.again)+len(pw.fetch) == 0 && now < pw.since+sentDelay
+	return len(pw.sent) > 0 && len(pw.sent) < sentBatch && len(pw.again) == 0 && now < pw.sentAt()
 }
 
 // mark notes that the writer of sh has work.
@@ -79,7 +90,7 @@ func (pk *parking) plan() {
 			continue
 		}
 		if sh.phase == phaseReady && !sh.yielding && sh.writer.sentWaits(pk.now) && len(sh.writer.park)+len(sh.writer.follow) == 0 {
-			pk.at(sh.writer.since + sentDelay)
+			pk.at(sh.writer.sentAt())
 			continue
 		}
 		cl := pk.next(sh)
@@ -99,7 +110,7 @@ func (pk *parking) plan() {
 // idleShard leaves a writer without work alone.
 func (pk *parking) idleShard(sh *shardState) {
 	if sh.phase == phaseReady && sh.writer.sentWaits(pk.now) {
-		pk.at(sh.writer.since + sentDelay)
+		pk.at(sh.writer.sentAt())
 		return
 	}
 	pk.pending &^= 1 << sh.no
@@ -117,9 +128,7 @@ func (pk *parking) next(sh *shardState) *Call {
 	}
 	cl, fenced := ask(nil, sh), statement.Fenced{Lease: sh.lease()}
 	if len(pw.sent) > 0 && (sh.yielding || !pw.sentWaits(pk.now)) {
-		pw.sent = cl.take(pw.sent)
-		cl.Statement = &statement.Sent{Fenced: fenced, Seqs: seqsOf(cl.entries)}
-		return cl
+		return pk.sentCall(sh)
 	}
 	if len(pw.again) > 0 {
 		pw.again = cl.take(pw.again)
@@ -144,21 +153,77 @@ func (pk *parking) next(sh *shardState) *Call {
 			}
 			cl.Statement = &statement.Follow{Fenced: fenced, Marks: marksOf(cl.entries)}
 			return cl
-		case pw.turn == 2 && len(pw.fetch) > 0:
-			l := pw.fetch[0]
-			pw.fetch = pw.fetch[1:]
-			cl.Statement = &fetchParked{
-				FetchParked: statement.FetchParked{Shard: sh.no, Key: l.key, Limit: pk.cfg.MaxPerKey}, line: l,
-			}
-			return cl
+		case pw.turn == 2 && len(pw.fetch) > 0 && len(pw.sent) == 0: // a read shows what is recorded
+			return pk.fetchCall(sh)
 		}
 	}
 	return nil
 }
 
+// beside yields sh, then the other shards whose writers have no statement under way: they may go along
+// with a statement of sh.
+func (pk *parking) beside(sh *shardState) iter.Seq[*shardState] {
+	return func(yield func(*shardState) bool) {
+		for i := range pk.shards {
+			other := pk.shards[(sh.no+i)%len(pk.shards)]
+			if other == nil || other.phase != phaseReady || other.writer.busy != nil || pk.now < other.writer.retry {
+				continue
+			}
+			if !yield(other) {
+				return
+			}
+		}
+	}
+}
+
+// sentCall records the confirmed parked events of sh, and with them those of other shards, so that many
+// shards with an event each are one statement.
+func (pk *parking) sentCall(sh *shardState) *Call {
+	s := new(statement.Sent)
+	cl := ask(s)
+	for other := range pk.beside(sh) {
+		pw := &other.writer
+		if len(pw.sent) == 0 {
+			continue
+		}
+		pw.sent = cl.take(pw.sent)
+		cl.shards = append(cl.shards, other)
+		if len(cl.entries) == parkingBatch {
+			break
+		}
+	}
+	s.Marks = marksOf(cl.entries)
+	return cl
+}
+
+// fetchCall reads the parked events of keys of sh, and of other shards with nothing to record before. With
+// many keys, few events of each are read.
+func (pk *parking) fetchCall(sh *shardState) *Call {
+	s := new(fetchParked)
+	cl := ask(s)
+	for other := range pk.beside(sh) {
+		pw := &other.writer
+		if len(pw.fetch) == 0 || len(pw.sent)+len(pw.again) > 0 || pw.heal {
+			continue
+		}
+		n := min(len(pw.fetch), parkingKeys-len(s.lines))
+		s.lines = append(s.lines, pw.fetch[:n]...)
+		pw.fetch = slices.Delete(pw.fetch, 0, n)
+		cl.shards = append(cl.shards, other)
+		if len(s.lines) == parkingKeys {
+			break
+		}
+	}
+	for _, l := range s.lines {
+		s.Keys = append(s.Keys, outbox.BlockedKey{Shard: l.shard.no, Key: l.key})
+	}
+	s.Limit = min(pk.cfg.MaxPerKey, max(1, parkingBatch/len(s.Keys)))
+	return cl
+}
+
 // take moves a batch of entries into the call and returns the remaining entries.
 func (c *Call) take(from []*Entry) []*Entry {
-	n := min(len(from), parkingBatch)
+	n := min(len(from), parkingBatch-len(c.entries))
 	c.entries = append(c.entries, from[:n]...)
 	return append(from[:0], from[n:]...)
 }
@@ -241,6 +306,18 @@ func (pk *parking) reply(cl *Call) {
 		pk.healed(cl, healing.reload)
 		return
 	}
+	switch s := cl.Statement.(type) {
+	case *statement.Sent:
+		pk.sent(cl, s.Lost)
+		return
+	case *fetchParked:
+		for i, l := range s.lines {
+			if !l.shard.gone {
+				pk.fetched(l, s.Rows[i])
+			}
+		}
+		return
+	}
 	sh := cl.shards[0]
 	if s, ok := cl.Statement.(interface{ LeaseLost() bool }); ok && s.LeaseLost() {
 		pk.leases.lose(sh, cl.Op().String())
@@ -249,16 +326,12 @@ func (pk *parking) reply(cl *Call) {
 		return
 	}
 	switch cl.Op() {
-	case statement.OpSent:
-		pk.sent(cl)
 	case statement.OpRetry:
 		pk.retried(cl)
 	case statement.OpPark:
 		pk.parkedEvents(cl)
 	case statement.OpFollow:
 		pk.followed(cl)
-	case statement.OpFetchParked:
-		pk.fetched(cl)
 	}
 }
 
@@ -286,7 +359,9 @@ func (pk *parking) failed(cl *Call) {
 	case *heal:
 		pw.heal = !s.reload && !cl.shards[0].yielding
 	case *statement.Sent:
-		pw.sent = append(cl.entries, pw.sent...)
+		for _, e := range cl.entries {
+			e.shard.writer.sent = append(e.shard.writer.sent, e)
+		}
 	case *statement.Retry:
 		for _, e := range cl.entries {
 			pk.retryLost(e)
@@ -301,8 +376,10 @@ func (pk *parking) failed(cl *Call) {
 			pw.follow = append(cl.entries, pw.follow...)
 		}
 	case *fetchParked:
-		if !cl.shards[0].yielding {
-			pw.fetch = append([]*keyLine{s.line}, pw.fetch...)
+		for _, l := range s.lines {
+			if !l.shard.yielding {
+				l.shard.writer.fetch = append(l.shard.writer.fetch, l)
+			}
 		}
 	}
 }

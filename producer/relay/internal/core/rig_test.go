@@ -153,7 +153,7 @@ func rowsOf(cl *Call) []outbox.Queued {
 	case *fetchKey:
 		return s.Rows
 	case *fetchParked:
-		return s.Rows
+		return slices.Concat(s.Rows...)
 	case *statement.Due:
 		return s.Rows
 	default:

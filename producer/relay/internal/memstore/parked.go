@@ -204,22 +204,24 @@ func (f *Store) Due(_ context.Context, shards []int, hold bool, after outbox.Due
 }
 
 // FetchParked implements [outbox.RelayStore].
-func (f *Store) FetchParked(_ context.Context, shard int, key string, hold bool, limit int) ([]outbox.Queued, error) {
+func (f *Store) FetchParked(_ context.Context, keys []outbox.BlockedKey, hold bool, limit int) ([][]outbox.Queued, error) {
 	leave, err := f.Enter("FetchParked")
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
-	var rows []outbox.Queued
-	all := f.LineOf(shard, key)
-	if dead := f.DeadOf(shard, key); hold && len(dead) > 0 {
-		all = append(all, dead[0])
-		slices.Sort(all)
+	found := make([][]outbox.Queued, len(keys))
+	for i, k := range keys {
+		all := f.LineOf(k.Shard, k.Key)
+		if dead := f.DeadOf(k.Shard, k.Key); hold && len(dead) > 0 {
+			all = append(all, dead[0])
+			slices.Sort(all)
+		}
+		for _, seq := range all[:min(limit, len(all))] {
+			found[i] = append(found[i], f.ParkedRow(seq))
+		}
 	}
-	for _, seq := range all[:min(limit, len(all))] {
-		rows = append(rows, f.ParkedRow(seq))
-	}
-	return rows, nil
+	return found, nil
 }
 
 // Retry implements [outbox.RelayStore].
@@ -237,18 +239,27 @@ func (f *Store) Retry(_ context.Context, relay string, lease outbox.Lease, failu
 }
 
 // Sent implements [outbox.RelayStore].
-func (f *Store) Sent(_ context.Context, relay string, lease outbox.Lease, seqs []int64, hold bool) (bool, error) {
-	return f.Fenced("Sent", relay, lease, func() {
-		for _, seq := range seqs {
-			if p := f.Parked[seq]; p != nil && p.Live() {
-				delete(f.Parked, seq)
-				f.Receipts[seq]++
-				if line := f.LineOf(p.Shard, p.Key); len(line) > 0 && (!hold || !f.DeadBefore(line[0], f.Parked[line[0]])) {
-					f.Lift(p.Shard, p.Key)
-				}
+func (f *Store) Sent(_ context.Context, relay string, marks []outbox.Mark, hold bool) ([]int, error) {
+	leave, err := f.Enter("Sent")
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	lost := make(map[int]bool)
+	for _, m := range marks {
+		p := f.Parked[m.Seq]
+		switch {
+		case !f.Owns(relay, m.Lease):
+			lost[m.Shard] = true
+		case p != nil && p.Live():
+			delete(f.Parked, m.Seq)
+			f.Receipts[m.Seq]++
+			if line := f.LineOf(p.Shard, p.Key); len(line) > 0 && (!hold || !f.DeadBefore(line[0], f.Parked[line[0]])) {
+				f.Lift(p.Shard, p.Key)
 			}
 		}
-	})
+	}
+	return slices.Sorted(maps.Keys(lost)), nil
 }
 
 // Redrive makes a dead, retrying or discarded event due again, as an operator does.

@@ -111,10 +111,11 @@ func (s *Retry) Execute(ctx context.Context, store outbox.RelayStore, by *Asker)
 	return err
 }
 
-// Sent records the success of parked events.
+// Sent records the success of parked events of any shards.
 type Sent struct {
-	Fenced
-	Seqs []int64
+	Marks []outbox.Mark
+
+	Lost []int // shards whose lease is lost
 }
 
 // Op is [OpSent].
@@ -122,6 +123,6 @@ func (*Sent) Op() Op { return OpSent }
 
 // Execute implements [Statement].
 func (s *Sent) Execute(ctx context.Context, store outbox.RelayStore, by *Asker) (err error) {
-	s.Gone, err = store.Sent(ctx, by.Name, s.Lease, s.Seqs, by.Hold)
+	s.Lost, err = store.Sent(ctx, by.Name, s.Marks, by.Hold)
 	return err
 }

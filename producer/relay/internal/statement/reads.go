@@ -93,13 +93,12 @@ func (s *Due) Execute(ctx context.Context, store outbox.RelayStore, by *Asker) (
 	return err
 }
 
-// FetchParked reads the parked events of one key.
+// FetchParked reads the parked events of keys.
 type FetchParked struct {
-	Shard int
-	Key   string
-	Limit int
+	Keys  []outbox.BlockedKey
+	Limit int // events of a key
 
-	Rows []outbox.Queued
+	Rows [][]outbox.Queued // by position of Keys
 }
 
 // Op is [OpFetchParked].
@@ -107,6 +106,6 @@ func (*FetchParked) Op() Op { return OpFetchParked }
 
 // Execute implements [Statement].
 func (s *FetchParked) Execute(ctx context.Context, store outbox.RelayStore, by *Asker) (err error) {
-	s.Rows, err = store.FetchParked(ctx, s.Shard, s.Key, by.Hold, s.Limit)
+	s.Rows, err = store.FetchParked(ctx, s.Keys, by.Hold, s.Limit)
 	return err
 }

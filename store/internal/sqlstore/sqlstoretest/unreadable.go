@@ -91,9 +91,9 @@ func (u *unreadable) parked() {
 	}
 	_, _, err = u.Redrive(u.Context(), outbox.Filter{Limit: 100, Force: true}, "a test")
 	u.ok(err)
-	live, err := u.FetchParked(u.Context(), u.shard, "key", false, 100)
+	live, err := u.FetchParked(u.Context(), []outbox.BlockedKey{{Shard: u.shard, Key: "key"}}, false, 100)
 	u.ok(err)
-	u.check("FetchParked", live, u.want...)
+	u.check("FetchParked", live[0], u.want...)
 	due, _, err := u.Due(u.Context(), []int{u.shard}, false, outbox.DuePoint{}, time.Hour, 100)
 	u.ok(err)
 	u.check("Due", due, u.want[0]) // the head
