@@ -1,10 +1,15 @@
 package matrix
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
 	"github.com/boxpair/boxpair/internal/fault"
+	"github.com/boxpair/boxpair/producer/archive"
 	"github.com/boxpair/boxpair/test/faults/child"
 	"github.com/boxpair/boxpair/test/faults/proxy"
 	"github.com/boxpair/boxpair/test/faults/system"
@@ -42,30 +47,67 @@ func TestJanitorThatMeetsAFaultRemovesOnlyWhatIsDelivered(t *testing.T) {
 			ok(t, tx.Rollback(r.ctx))
 		},
 	}
+	check := func(name, kind string, p fault.Point, meet func(t *testing.T, r *rig, p fault.Point, j *child.Process), keeps bool) {
+		cell(t, name+"/"+string(p), calm, system.Config{Archive: true, Proxies: true}, func(t *testing.T, r *rig) {
+			files := func(*child.Config) {}
+			dir := t.TempDir()
+			if keeps {
+				files = func(c *child.Config) { c.Archive = dir }
+			}
+			action := map[string]string{"kill": "kill", "panic": "panic", "error": "error"}[kind]
+			if action == "" {
+				action = "wait"
+			}
+			j := r.start(child.Janitor, string(p)+"="+action+"@3", files)
+			r.chain("", "", func(c *child.Config) { c.Pause = slow })
+			ok(t, j.Fault(r.within(), 1))
+			meet(t, r, p, j)
+			r.Injected(1)
+			next := r.start(child.Janitor, "", named("next"), files)
+			ok(t, r.Settle(r.ctx))
+			r.eventually("an empty log", func() (bool, error) {
+				n, err := system.Number(r.ctx, r.OutboxPool(), `SELECT count(*) FROM boxpair.outbox_events`)
+				return n == 0, err
+			})
+			if last := next.Last(); last == nil || last.Removed == 0 {
+				t.Error("the second janitor has removed nothing")
+			}
+			if keeps {
+				r.archived(dir)
+			}
+			r.Injected(0)
+			r.finish()
+		})
+	}
 	for name, meet := range faults {
 		for _, p := range []fault.Point{fault.BeforeDelete, fault.WithinDelete} {
-			cell(t, name+"/"+string(p), calm, system.Config{Archive: true, Proxies: true}, func(t *testing.T, r *rig) {
-				action := map[string]string{"kill": "kill", "panic": "panic", "error": "error"}[name]
-				if action == "" {
-					action = "wait"
-				}
-				j := r.start(child.Janitor, string(p)+"="+action+"@3")
-				r.chain("", "", func(c *child.Config) { c.Pause = slow })
-				ok(t, j.Fault(r.within(), 1))
-				meet(t, r, p, j)
-				r.Injected(1)
-				next := r.start(child.Janitor, "", named("next"))
-				ok(t, r.Settle(r.ctx))
-				r.eventually("an empty log", func() (bool, error) {
-					n, err := system.Number(r.ctx, r.OutboxPool(), `SELECT count(*) FROM boxpair.outbox_events`)
-					return n == 0, err
-				})
-				if last := next.Last(); last == nil || last.Removed == 0 {
-					t.Error("the second janitor has removed nothing")
-				}
-				r.Injected(0)
-				r.finish()
-			})
+			check(name, name, p, meet, false)
+			check("with an archive/"+name, name, p, meet, true)
 		}
+	}
+}
+
+// archived checks that the files in dir hold every event of the outbox, as it was written.
+func (r *rig) archived(dir string) {
+	r.t.Helper()
+	payloads := make(map[uuid.UUID]string)
+	for e, err := range archive.Read(dir) {
+		ok(r.t, err)
+		payloads[e.ID] = string(e.Payload)
+	}
+	rows, err := r.OutboxPool().Query(r.ctx, `SELECT dispatch_id, payload FROM archive`)
+	ok(r.t, err)
+	var id uuid.UUID
+	var payload []byte
+	n := 0
+	_, err = pgx.ForEachRow(rows, []any{(*[16]byte)(&id), &payload}, func() error {
+		if n++; payloads[id] != string(payload) {
+			return fmt.Errorf("event %v is not in the files", id)
+		}
+		return nil
+	})
+	ok(r.t, err)
+	if n < orders || n != len(payloads) {
+		r.t.Errorf("%d events in the files, %d were written", len(payloads), n)
 	}
 }

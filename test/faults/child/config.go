@@ -115,6 +115,9 @@ type Config struct {
 	ForgetInterval time.Duration
 	// Retention is the janitor's setting. Defaults to 1 s.
 	Retention time.Duration
+	// Archive is the directory in which the janitor, the only role then, keeps what it removes.
+	// Defaults to none.
+	Archive string
 
 	// Unordered makes the consumer keep no order. Defaults to false.
 	Unordered bool

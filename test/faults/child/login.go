@@ -16,9 +16,12 @@ func (r Role) Login() string { return "boxpair_" + string(r) }
 // serviceLogin is the user of a child with several roles on an outbox: a member of all their roles.
 const serviceLogin = "boxpair_service"
 
+// archiverLogin is the user of a janitor that archives, which reads payloads.
+const archiverLogin = "boxpair_archiver"
+
 // Logins returns the PostgreSQL users of all children.
 func Logins() []string {
-	return []string{Producer.Login(), Relay.Login(), Consumer.Login(), Janitor.Login(), serviceLogin}
+	return []string{Producer.Login(), Relay.Login(), Consumer.Login(), Janitor.Login(), archiverLogin, serviceLogin}
 }
 
 // CreateLogins returns the statements that create the users of children. A superuser runs each
@@ -41,7 +44,7 @@ func Grants() string {
 	}
 	var all strings.Builder
 	for _, roles := range []migrations.Roles{
-		{Producer: Producer.Login(), Relay: Relay.Login(), Consumer: Consumer.Login(), Janitor: Janitor.Login()},
+		{Producer: Producer.Login(), Relay: Relay.Login(), Consumer: Consumer.Login(), Janitor: Janitor.Login(), Archiver: archiverLogin},
 		{Producer: Consumer.Login()},
 	} {
 		statements, err := migrations.PostgresGrants(names, roles)
@@ -70,6 +73,9 @@ func (c *Config) outboxLogin() string {
 		if c.has(r) {
 			mine = append(mine, r)
 		}
+	}
+	if len(mine) == 1 && c.Archive != "" {
+		return archiverLogin
 	}
 	if len(mine) == 1 {
 		return mine[0].Login()

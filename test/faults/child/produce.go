@@ -12,6 +12,7 @@ import (
 
 	"github.com/boxpair/boxpair/internal/pace"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/producer/archive"
 	"github.com/boxpair/boxpair/producer/relay"
 	"github.com/boxpair/boxpair/transport/amqp"
 )
@@ -46,9 +47,15 @@ func (s *service) outbox(st *store) (closers []func(), err error) {
 }
 
 func (s *service) janitor(st *store) error {
-	j, err := producer.NewJanitor(st.Store, producer.JanitorConfig{
-		Retention: s.cfg.Retention, Interval: 50 * time.Millisecond, MaxBatch: 10, Logger: s.log,
-	})
+	cfg := producer.JanitorConfig{Retention: s.cfg.Retention, Interval: 50 * time.Millisecond, MaxBatch: 10, Logger: s.log}
+	if dir := s.cfg.Archive; dir != "" {
+		files, err := archive.New(dir)
+		if err != nil {
+			return err
+		}
+		cfg.Archive = files
+	}
+	j, err := producer.NewJanitor(st.Store, cfg)
 	if err != nil {
 		return err
 	}
