@@ -113,7 +113,22 @@ func (e *examination) run(ctx context.Context, p *process) (int, error) {
 	if err != nil {
 		return exitFailed, err
 	}
+	for i := range found {
+		f := &found[i]
+		f.Remedy = e.named(f.Subject, f.Remedy, "outbox", e.outboxes)
+		f.Remedy = e.named(f.Subject, f.Remedy, "inbox", e.inboxes)
+	}
 	return e.print(p, found)
+}
+
+// named puts the URL of the database that a finding is about into the commands of its remedy.
+func (e *examination) named(subject, remedy, setting string, list []target) string {
+	for i := range list {
+		if label := plain(e.places.label(&list[i])); subject == label || strings.HasPrefix(subject, label+": ") {
+			return strings.ReplaceAll(remedy, "--"+setting+" URL", "--"+setting+" "+quoted(list[i].shown))
+		}
+	}
+	return remedy
 }
 
 // open opens a database for the doctor, who says if it cannot be reached.

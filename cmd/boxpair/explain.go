@@ -25,7 +25,8 @@ type sight struct {
 	Broker string        `json:"broker_error,omitempty"` // why the broker was not asked
 	Heal   []string      `json:"heal"`                   // commands, in the order in which they help; never null
 
-	earlier []uuid.UUID // delivered events of the topic before this one, to know who gets the topic
+	// earlier and later are delivered events of the topic around this one, to know who gets the topic.
+	earlier, later []uuid.UUID
 }
 
 // seenEvent is an event of an outbox.
@@ -167,7 +168,7 @@ func (x *explainer) events(ctx context.Context, s *operators, ids []uuid.UUID, a
 			return err
 		}
 		if e.State == outbox.DeliveredState && len(x.inboxes) > 0 && !x.details {
-			if one.earlier, err = earlier(ctx, s, e); err != nil {
+			if one.earlier, one.later, err = neighbours(ctx, s, e); err != nil {
 				return err
 			}
 		}

@@ -34,7 +34,7 @@ func (x *explainer) healEvent(ctx context.Context, s *operators, e *outbox.Found
 	for i := range pauses {
 		p := &pauses[i]
 		if p.Kind == control.Topic && topics.Match(p.Name, e.Topic) && e.State != outbox.DeliveredState {
-			return []string{"boxpair resume --topic " + quoted(p.Name) + x.flag(s)}, nil
+			return []string{"boxpair resume --topic " + quoted(p.Name) + x.flag(s) + meant(p)}, nil
 		}
 	}
 	id, flag := e.ID.String(), x.flag(s)
@@ -97,7 +97,19 @@ func (x *explainer) healRoute(ctx context.Context, s *operators, e *outbox.Found
 		}
 		return []string{"# the broker does not answer: the relay goes on by itself when it does"}, nil
 	}
+	if err == nil && time.Since(e.WrittenAt) > slow {
+		return []string{"boxpair doctor" + x.flag(s) + "   # does a session block the relay, or a transaction its reading?"}, nil
+	}
 	return nil, err
+}
+
+// slow is from which age on an event is not on its way any more: a relay with a route to the broker sends
+// within milliseconds.
+const slow = 10 * time.Second
+
+// meant returns a comment on a pause: somebody had a reason.
+func meant(p *control.Pause) string {
+	return "   # paused by " + plain(p.By) + ": " + clipped(p.Reason)
 }
 
 // management returns the flag for RabbitMQ's management API, with a leading space, or "" if the settings
@@ -116,7 +128,7 @@ func (x *explainer) healMessage(s *operators, m *inbox.Found, pauses []control.P
 	}
 	for i := range pauses {
 		if pauses[i].Consumes(m.Consumer) {
-			return []string{"boxpair resume --consumer " + quoted(pauses[i].Name) + x.flag(s)}
+			return []string{"boxpair resume --consumer " + quoted(pauses[i].Name) + x.flag(s) + meant(&pauses[i])}
 		}
 	}
 	id, flag := m.ID.String(), " --consumer "+quoted(m.Consumer)+x.flag(s)

@@ -85,7 +85,7 @@ func TestWhySaysWhatAnEventWaitsForAndHowToHealIt(t *testing.T) {
 	if _, out, _ := call(t, nil, "pause", "--topic", "order.#", "-m", "counting", "--outbox", r.url); !strings.Contains(out, "is paused") {
 		t.Error(out)
 	}
-	r.says(exitFound, "why k", "heal\n    boxpair resume --topic 'order.#' --outbox ")
+	r.says(exitFound, "why k", "heal\n    # paused by postgres: counting\n    boxpair resume --topic 'order.#' --outbox ")
 	if _, out, _ := call(t, nil, "resume", "--topic", "order.#", "--outbox", r.url); !strings.Contains(out, "is resumed") {
 		t.Error(out)
 	}

@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"slices"
+	"strings"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -10,20 +12,35 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// mostEarlier is in how many earlier events of a topic its consumers are looked for.
-const mostEarlier = 10
+// mostNeighbours is in how many events of a topic before and after an event its consumers are looked for.
+const mostNeighbours = 10
 
 // missingState is the state of a message that a consumer is expected to have, and does not have.
 const missingState = "missing"
 
-// earlier returns the delivered events of e's topic before e, the latest first.
-func earlier(ctx context.Context, s *operators, e *outbox.Found) (ids []uuid.UUID, err error) {
-	found, err := s.events.Search(ctx, outbox.Query{Topic: e.Topic, States: []outbox.State{outbox.DeliveredState}, Before: e.Seq, Limit: mostEarlier})
+// neighbours returns delivered events of e's topic: those before e, and those that followed its delivery.
+func neighbours(ctx context.Context, s *operators, e *outbox.Found) (earlier, later []uuid.UUID, err error) {
+	q := outbox.Query{Topic: e.Topic, States: []outbox.State{outbox.DeliveredState}, Before: e.Seq, Limit: mostNeighbours}
+	found, err := s.events.Search(ctx, q)
 	for i := range found.Events {
-		ids = append(ids, found.Events[i].ID)
+		earlier = append(earlier, found.Events[i].ID)
 	}
-	return ids, err
+	if err != nil {
+		return nil, nil, err
+	}
+	q.Before = 0 // the latest
+	found, err = s.events.Search(ctx, q)
+	for i := range found.Events {
+		if next := &found.Events[i]; next.DeliveredAt.After(e.DeliveredAt.Add(overtaking)) {
+			later = append(later, next.ID)
+		}
+	}
+	return earlier, later, err
 }
+
+// overtaking is how much later an event is delivered whose handling tells of earlier ones: handlers run
+// at once, and their messages overtake each other.
+const overtaking = 5 * time.Second
 
 // missing adds the consumers that have handled earlier events of the topic and have no message of this
 // one. The inbox knows nothing of a message that waits at the broker, or whose handler is at work.
@@ -31,29 +48,51 @@ func (x *explainer) missing(ctx context.Context, s *operators, one *sight) error
 	if len(one.earlier) == 0 {
 		return nil
 	}
-	found, err := s.messages.SearchMessages(ctx, inbox.Query{IDs: one.earlier, Limit: mostConsumers * len(one.earlier)})
+	before, err := x.having(ctx, s, one.earlier)
 	if err != nil {
 		return err
 	}
-	there := make(map[string]bool)
-	for i := range one.Inbox {
-		there[one.Inbox[i].Consumer] = true
+	after, err := x.having(ctx, s, one.later)
+	if err != nil {
+		return err
 	}
-	for i := range found.Messages {
-		name := found.Messages[i].Consumer
-		if there[name] {
+	var others []string
+	for i := range one.Inbox {
+		others = append(others, plain(one.Inbox[i].Consumer))
+	}
+	for _, name := range before {
+		if slices.ContainsFunc(one.Inbox, func(m seenMessage) bool { return m.Consumer == name }) {
 			continue
 		}
-		there[name] = true
 		seen := seenMessage{
 			Database: s.name, Consumer: name, State: missingState,
 			Why: "it has earlier events of the topic: the message is at the broker, or its handler is still at work",
+		}
+		ask := "is " + plain(name) + " down, or does a session block its handler?"
+		if slices.Contains(after, name) {
+			seen.Why = "it has earlier and later events of the topic: the message was lost behind the broker, was taken by another reader of the queue, or its handler is still at work"
+			if ask = "does a session block its handler?"; len(others) > 0 {
+				ask = "do " + plain(name) + " and " + strings.Join(others, ", ") + " read one queue? Each needs its own; then: boxpair replay"
+			}
 		}
 		if at := slices.IndexFunc(one.Events, func(e seenEvent) bool { return e.DeliveredAt != nil }); at >= 0 {
 			seen.Since = *one.Events[at].DeliveredAt
 		}
 		one.Inbox, one.Done = append(one.Inbox, seen), false
-		one.Heal = append(one.Heal, "boxpair doctor"+x.management()+x.flag(s)+"   # is "+plain(name)+" down, or does a session block its handler?")
+		one.Heal = append(one.Heal, "boxpair doctor"+x.management()+x.flag(s)+"   # "+ask)
 	}
 	return nil
+}
+
+// having returns the consumers that have messages of some of the dispatch IDs, sorted.
+func (x *explainer) having(ctx context.Context, s *operators, ids []uuid.UUID) (names []string, err error) {
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	found, err := s.messages.SearchMessages(ctx, inbox.Query{IDs: ids, Limit: mostConsumers * len(ids)})
+	for i := range found.Messages {
+		names = append(names, found.Messages[i].Consumer)
+	}
+	slices.Sort(names)
+	return slices.Compact(names), err
 }

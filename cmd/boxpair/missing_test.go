@@ -31,6 +31,42 @@ func TestConsumerThatHasNotGotAnEventIsMissed(t *testing.T) {
 	r.says(exitOK, "show "+last) // facts only
 }
 
+// A consumer that has later events and not this one will not get it by waiting.
+func TestConsumerThatHasLaterEventsHasLostOne(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 3)
+	ids := make([]string, 4)
+	for i := range ids {
+		ids[i] = id(i).String()
+	}
+	r.exec(`DELETE FROM boxpair.outbox_queue`,
+		`INSERT INTO boxpair.outbox_receipts (relay, event_ids, delivered_at) VALUES ('relay-1', '{1}', now() - interval '3 minutes'), ('relay-1', '{2}', now() - interval '2 minutes'),
+			('relay-1', '{3}', now() - interval '1 minute')`,
+		`INSERT INTO boxpair.inbox_consumers (name, window_size) VALUES ('stock/reserve', '14 days'), ('mail/send', '14 days')`,
+		`INSERT INTO boxpair.inbox (consumer, dispatch_id, stamp, applied_at) VALUES (1, '`+ids[1]+`', now(), now()), (2, '`+ids[2]+`', now(), now()), (1, '`+ids[3]+`', now(), now())`)
+	r.says(exitFound, "why "+ids[2], "applied     by mail/send", "missing     at stock/reserve for 2m: it has earlier and later events of the topic: the message was lost behind the broker",
+		"do stock/reserve and mail/send read one queue? Each needs its own", "boxpair doctor --management URL --inbox ")
+	r.exec(`UPDATE boxpair.outbox_receipts SET delivered_at = (SELECT max(delivered_at) FROM boxpair.outbox_receipts)`)
+	r.says(exitFound, "why "+ids[2], "it has earlier events of the topic: the message is at the broker") // handlers that run at once overtake each other
+}
+
+func TestEventThatARelayDoesNotRecordIsExplained(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 1)
+	r.exec(relayOwns, `UPDATE boxpair.outbox_events SET created_at = created_at - interval '1 minute'`,
+		`INSERT INTO boxpair.inbox_consumers (name, window_size) VALUES ('stock/reserve', '14 days')`,
+		`INSERT INTO boxpair.inbox (consumer, dispatch_id, stamp, applied_at) VALUES (1, '`+id(1).String()+`', now(), now())`)
+	r.says(exitFound, "why "+id(1).String(), "applied     by stock/reserve", "sent        a consumer has it, so the broker took it: no relay has recorded that yet",
+		"\n    # does a session block the relay, or a transaction its reading?\n    boxpair doctor --outbox ")
+}
+
+func TestHealOfAPauseNamesItsReason(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 1)
+	r.says(exitOK, "pause --topic order.placed -m wrong-prices --as kim")
+	r.says(exitFound, "why "+id(1).String(), "\n    # paused by kim: wrong-prices\n    boxpair resume --topic order.placed --outbox ")
+}
+
 func TestHealOfARouteFitsItsError(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1)

@@ -48,6 +48,8 @@ func printReport(out io.Writer, r *audit.Report) error {
 	verdict := "Clean."
 	if !r.Clean {
 		verdict = "Not clean."
+	} else if !slices.ContainsFunc(r.Outboxes, func(o audit.OutboxReport) bool { return o.Events > 0 }) {
+		verdict = "There are none: nothing was checked. Events younger than --grace are left out."
 	}
 	fmt.Fprintf(w, "\nEvents created %s. %s\n", span(r.From, r.Until), verdict)
 	return w.Flush()

@@ -118,7 +118,7 @@ func (v *verification) check() error {
 		errs = append(errs, fmt.Errorf("--outbox (or %s_URL): is missing", envOf("outbox")))
 	}
 	if len(v.inboxes) > 0 && len(v.config.Expect) == 0 {
-		errs = append(errs, fmt.Errorf("--consumer (or %s): is missing: name the topics of each consumer", envOf("consumer")))
+		errs = append(errs, fmt.Errorf("--consumer (or %s): is missing: name the topics of each consumer, such as --consumer stock/reserve=order.placed", envOf("consumer")))
 	}
 	if len(v.inboxes) == 0 && len(v.config.Expect) > 0 {
 		errs = append(errs, fmt.Errorf("--inbox (or %s_URL): is missing, and consumers are given", envOf("inbox")))

@@ -4,8 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
+
+	"github.com/boxpair/boxpair/store/inbox"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // lookCommand returns a command about single events.
@@ -154,6 +158,10 @@ func (x *explainer) explain(p *process, one *sight) {
 		say("broker", "no queue takes topic %s", one.Events[0].Topic)
 	}
 	x.explainMessages(say, one)
+	if slices.ContainsFunc(one.Events, func(e seenEvent) bool { return e.State == string(outbox.PendingState) }) &&
+		slices.ContainsFunc(one.Inbox, func(m seenMessage) bool { return m.State == string(inbox.AppliedState) }) {
+		say("sent", "a consumer has it, so the broker took it: no relay has recorded that yet")
+	}
 	explainCopies(say, one)
 	if len(one.Heal) > 0 {
 		fmt.Fprintln(out, "  heal")

@@ -36,6 +36,7 @@ const (
 	Pauses       Check = "pauses"        // nothing is paused
 	Window       Check = "window"        // consumers remember for longer than events are sent again
 	IdleConsumer Check = "idle-consumer" // a process runs for every registered consumer
+	SharedQueue  Check = "shared-queue"  // no two consumers take messages from each other
 )
 
 // The checks of RabbitMQ.
@@ -66,7 +67,7 @@ func Checks() []Check {
 	return []Check{
 		Reach, Clock, Connections, ReadOnly, Durability, Unlogged, Isolation, Autovacuum, DeadRows, OldTransaction, PreparedTransaction,
 		ReplicationSlot, StandbyFeedback, InvalidIndex, RoleWide, RoleNarrow,
-		Migrations, Sequence, Relays, ExpiredLease, Waiting, DeadLetters, Effects, Routes, Pauses, Window, IdleConsumer,
+		Migrations, Sequence, Relays, ExpiredLease, Waiting, DeadLetters, Effects, Routes, Pauses, Window, IdleConsumer, SharedQueue,
 		Missing, DeliveryLimit, MaxLength, Overflow, MessageTTL, Expires, DeadLetterExchange, DeadLetterStrategy, QueueType, Durable,
 		AutoDelete, Unbound, AlternateExchange, NoConsumer, SeveralConsumers, FeatureFlags, Alarms, RightsWide, RightsNarrow,
 	}

@@ -41,6 +41,7 @@ type tables struct {
 	expired         []expired
 	horizons        []horizon
 	consumers       []consumer
+	readers         []*reader
 	schema, numbers bool // whether the role may see the migrations and the sequence
 }
 
@@ -94,6 +95,7 @@ func (r *run) databases(ctx context.Context) {
 		r.tables(ctx, t)
 	}
 	r.windows(all)
+	r.sharedQueues(all)
 }
 
 // open reaches a database, whose server is added to servers unless it is there.
@@ -155,6 +157,7 @@ func (r *run) tables(ctx context.Context, t *tables) {
 	}
 	if t.inbox {
 		r.consumers(ctx, t)
+		r.readers(ctx, t)
 	}
 	r.pauses(ctx, t)
 }
@@ -210,7 +213,7 @@ func (r *run) queue(ctx context.Context, t *tables) {
 			"look into the log and the /readyz of the relays; shards are taken over within a lease, 10 seconds")
 	}
 	if st.OldestPending > r.cfg.EventAge {
-		r.add(Waiting, Stalls, t.Name, fmt.Sprintf("the oldest event waits for %v", st.OldestPending.Round(time.Second)), "boxpair status --outbox URL")
+		r.add(Waiting, Stalls, t.Name, fmt.Sprintf("the oldest event waits for %v", st.OldestPending.Round(time.Second)), "boxpair events --outbox URL --state pending; then boxpair why with the ID of one")
 	}
 	if st.Dead > 0 {
 		r.add(DeadLetters, Stalls, t.Name, fmt.Sprintf("%d dead events wait for an operator", st.Dead), "boxpair dead list --outbox URL; then redrive or discard")
@@ -346,20 +349,20 @@ func (r *run) window(in *tables, c *consumer, all []*tables) {
 	var longer []string
 	longest, sure := c.window, ""
 	if c.horizon > c.window {
-		longer, longest = append(longer, fmt.Sprintf("its messages may be sent again for %v", c.horizon)), c.horizon
+		longer, longest = append(longer, fmt.Sprintf("its messages may come again for %v", c.horizon)), c.horizon
 	} else {
 		sure = ", if the consumer gets its events"
 	}
 	for _, out := range all {
 		for _, h := range out.horizons {
 			if h.resend > c.window {
-				longer, longest = append(longer, fmt.Sprintf("events of producer %q in %s for %v", h.producer, out.Name, h.resend)), max(longest, h.resend)
+				longer, longest = append(longer, fmt.Sprintf("producer %q in %s may send events again for %v", h.producer, out.Name, h.resend)), max(longest, h.resend)
 			}
 		}
 	}
 	if len(longer) > 0 {
 		r.add(Window, Loses, in.Name+": consumer "+c.name,
-			fmt.Sprintf("its window is %v, and copies may come later and are set aside as too old: %s", c.window, strings.Join(longer, ", ")),
+			fmt.Sprintf("it remembers messages for %v only, and sets aside as too old what comes again later: %s", c.window, strings.Join(longer, ", ")),
 			fmt.Sprintf("set consumer.Config.Window to more than %v, or ResendFor of the producers to less%s", longest, sure))
 	}
 }

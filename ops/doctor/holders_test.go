@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -22,6 +23,60 @@ func TestBlockerIsJudgedByTheSessionsThatWait(t *testing.T) {
 	got := holders(list)
 	if len(got) != 2 || got[0].pid != 3 || got[0].waiting != 3 || got[0].longest != 4*time.Minute || got[1].pid != 4 || got[1].waiting != 1 || got[1].longest != time.Second {
 		t.Errorf("got %+v", got)
+	}
+}
+
+func TestTransactionThatIdlesWhileASessionWaitsStalls(t *testing.T) {
+	t.Parallel()
+	cfg := Config{TransactionAge: 5 * time.Minute, EventAge: time.Minute}
+	for _, c := range []struct {
+		session
+		want bool
+	}{
+		{session{state: "idle in transaction", age: 11 * time.Second, waiting: 1, longest: time.Second}, true},
+		{session{state: "idle in transaction (aborted)", age: 11 * time.Second, waiting: 2}, true},
+		{session{state: "idle in transaction", age: 9 * time.Second, waiting: 1}, false},
+		{session{state: "idle in transaction", age: 4 * time.Minute}, false},
+		{session{state: "idle in transaction", age: 6 * time.Minute}, true},
+		{session{state: "active", age: time.Minute, waiting: 3, longest: 20 * time.Second}, false},
+		{session{state: "active", age: 2 * time.Minute, waiting: 3, longest: 61 * time.Second}, true},
+	} {
+		if got := c.stalls(&cfg); got != c.want {
+			t.Errorf("%+v: %t", c.session, got)
+		}
+	}
+}
+
+func TestConsumersApartReadOneQueue(t *testing.T) {
+	t.Parallel()
+	of := func(name, topic string, from, until, step int) *reader {
+		r := &reader{consumer: name, topics: []string{topic}, stamps: make(map[string]int64)}
+		for i := from; i < until; i += step {
+			r.stamps[fmt.Sprint(i)] = int64(i)
+			r.last = int64(i)
+		}
+		r.first = int64(from)
+		return r
+	}
+	even := of("stock/reserve", "order.placed", 0, 60, 2)
+	for name, c := range map[string]struct {
+		other *reader
+		want  int
+	}{
+		"the other half":      {of("mail/send", "order.placed", 1, 60, 2), 58}, // without 0 and 59, which are of the time of one
+		"all":                 {of("mail/send", "order.placed", 0, 60, 1), 0},
+		"few":                 {of("mail/send", "order.placed", 1, 60, 12), 0},
+		"another time":        {of("mail/send", "order.placed", 61, 99, 2), 0},
+		"a part of that time": {of("mail/send", "order.placed", 31, 99, 2), 28},
+		"another topic":       {of("mail/send", "order.paid", 1, 60, 2), 0},
+		"itself elsewhere":    {of("stock/reserve", "order.placed", 1, 60, 2), 0},
+	} {
+		if got := even.apart(c.other); got != c.want {
+			t.Errorf("%s: %d, want %d", name, got, c.want)
+		}
+		if got := c.other.apart(even); got != c.want {
+			t.Errorf("%s, the other way round: %d, want %d", name, got, c.want)
+		}
 	}
 }
 

@@ -21,6 +21,10 @@ type session struct {
 	longest                  time.Duration // how long one of those that wait for it waits
 }
 
+// idle is how long a transaction may be open that does nothing while sessions wait for it: a statement of
+// a relay or of a consumer gives up before a wait is long, and begins anew.
+const idle = 10 * time.Second
+
 // sessions looks for transactions that keep vacuum from removing rows, and relays from passing by:
 // a relay reads again where an open transaction may still commit events. A session that waits for
 // another's locks is counted at the session that keeps it waiting, and is no finding of its own. A wait
@@ -50,7 +54,7 @@ func (r *run) sessions(ctx context.Context, t *tables) {
 		r.failed(OldTransaction, t.Name, err)
 	}
 	for _, s := range holders(list) {
-		if s.age <= r.cfg.TransactionAge && s.longest <= r.cfg.EventAge {
+		if !s.stalls(&r.cfg) {
 			continue
 		}
 		waits, timeout := "what the transaction locks waits", "idle_in_transaction_session_timeout"
@@ -67,6 +71,12 @@ func (r *run) sessions(ctx context.Context, t *tables) {
 			s.role, s.application, s.state, s.pid, s.age.Round(time.Second), waits),
 			fmt.Sprintf("SELECT pg_terminate_backend(%d); -- and ALTER ROLE %s SET %s = '1min'", s.pid, pgx.Identifier{s.role}.Sanitize(), timeout))
 	}
+}
+
+// stalls tells whether the transaction is open for too long, or holds up others.
+func (s *session) stalls(cfg *Config) bool {
+	idles := s.state != "active" && s.waiting > 0 && s.age > idle
+	return s.age > cfg.TransactionAge || s.longest > cfg.EventAge || idles
 }
 
 // holders returns the sessions that wait for no other session of the list, with the number of those

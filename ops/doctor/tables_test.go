@@ -99,7 +99,7 @@ func TestTroubleOfAnInboxIsFound(t *testing.T) {
 	want(t, found, doctor.DeadLetters, doctor.Stalls, subject, "3 messages", "1 dead, 1 too old, 1 altered", "--consumer 'stock/reserve'")
 	want(t, found, doctor.Waiting, doctor.Stalls, subject, "5h0m")
 	want(t, found, doctor.Effects, doctor.Stalls, subject, "1 uncertain, 0 dead")
-	want(t, found, doctor.Window, doctor.Loses, subject, "its messages may be sent again for 48h", `events of producer "orders" in shop for 240h`, "Window to more than 240h")
+	want(t, found, doctor.Window, doctor.Loses, subject, "its messages may come again for 48h", `producer "orders" in shop may send events again for 240h`, "Window to more than 240h")
 	if n := count(found, doctor.Window); n != 1 {
 		t.Errorf("the window is %d findings, want one:\n%v", n, found)
 	}

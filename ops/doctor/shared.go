@@ -1,0 +1,121 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/boxpair/boxpair/store/inbox"
+)
+
+// reader is a running consumer with its latest messages.
+type reader struct {
+	consumer, subject string
+	topics            []string         // sorted
+	stamps            map[string]int64 // of the messages in microseconds, by dispatch ID
+	first, last       int64            // of the stamps
+}
+
+const (
+	// sampled is how many of a consumer's latest messages are compared.
+	sampled = 500
+	// enough is how many messages each of two consumers must have from the time of both.
+	enough = 10
+)
+
+// readers reads the running consumers of an inbox, with their latest messages.
+func (r *run) readers(ctx context.Context, t *tables) {
+	reporter, reports := t.store.(inbox.Reporter)
+	if !reports {
+		return
+	}
+	running, err := reporter.ListHandlers(ctx)
+	if err != nil {
+		r.failed(SharedQueue, t.Name, err)
+		return
+	}
+	topics := make(map[string]map[string]bool)
+	for i := range running {
+		h := &running[i]
+		if topics[h.Consumer] == nil {
+			topics[h.Consumer] = make(map[string]bool)
+		}
+		for _, topic := range h.Topics {
+			topics[h.Consumer][topic] = true
+		}
+	}
+	message := `dispatch_id::text, (extract(epoch FROM stamp) * 1000000)::bigint`
+	if t.SQLite != nil {
+		message = `hex(dispatch_id), stamp`
+	}
+	type claim struct {
+		id    string
+		stamp int64
+	}
+	for i := range t.consumers {
+		c := &t.consumers[i]
+		if len(topics[c.name]) == 0 {
+			continue
+		}
+		one := &reader{consumer: c.name, subject: t.Name + ": consumer " + c.name, topics: sortedKeys(topics[c.name]), stamps: make(map[string]int64)}
+		claims, err := query(ctx, t, func(row scanner, v *claim) error { return row.Scan(&v.id, &v.stamp) },
+			`SELECT `+message+` FROM {inbox} WHERE consumer = $1 AND applied_at IS NOT NULL ORDER BY stamp DESC LIMIT $2`, c.id, sampled)
+		if err != nil {
+			r.failed(SharedQueue, one.subject, err)
+			return
+		}
+		for _, v := range claims {
+			one.stamps[v.id] = v.stamp
+		}
+		if len(claims) > 0 {
+			one.first, one.last = claims[len(claims)-1].stamp, claims[0].stamp
+			t.readers = append(t.readers, one)
+		}
+	}
+}
+
+// sharedQueues looks for two consumers of the same topics that have no message in common, though both
+// have messages of the same time: each gets a part of what is in one queue.
+func (r *run) sharedQueues(all []*tables) {
+	var readers []*reader
+	for _, t := range all {
+		readers = append(readers, t.readers...)
+	}
+	for i, a := range readers {
+		for _, b := range readers[i+1:] {
+			if n := a.apart(b); n > 0 {
+				r.add(SharedQueue, Loses, a.subject,
+					fmt.Sprintf("of %d recent messages of topic %s it has those that consumer %s lacks, and lacks the others: both seem to read one queue", n, strings.Join(a.topics, ", "), b.consumer),
+					"give each its own queue, such as amqp.DurablePubSub with another name; then boxpair replay --outbox URL --topic "+shell(a.topics[0])+" --from WHEN")
+			}
+		}
+	}
+}
+
+// apart returns how many messages of the time of both a and b have, none of them in common; 0 if that is
+// not so, or if the messages are too few to tell.
+func (a *reader) apart(b *reader) int {
+	if a.consumer == b.consumer || !slices.Equal(a.topics, b.topics) {
+		return 0
+	}
+	from, until := max(a.first, b.first), min(a.last, b.last)
+	ofA, ofB := within(a.stamps, from, until), within(b.stamps, from, until)
+	for id := range ofA {
+		if _, common := b.stamps[id]; common {
+			return 0
+		}
+	}
+	if len(ofA) < enough || len(ofB) < enough {
+		return 0
+	}
+	return len(ofA) + len(ofB)
+}
+
+// within returns the messages with stamps from … until.
+func within(stamps map[string]int64, from, until int64) map[string]int64 {
+	some := maps.Clone(stamps)
+	maps.DeleteFunc(some, func(_ string, stamp int64) bool { return stamp < from || stamp > until })
+	return some
+}
