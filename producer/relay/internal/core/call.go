@@ -30,6 +30,7 @@ type fetch struct {
 	sampled   int64       // lateCommits.sampled when the call was issued
 	lateLimit int         // the most rows of a late range; 0: the fetch has no late range
 	woken     bool        // only shards with commits are read
+	alone     bool        // no wake-up has come for a while
 
 	lap    bool // a page of laps …
 	urgent bool // … that is urgent

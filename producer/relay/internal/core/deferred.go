@@ -54,6 +54,13 @@ func (df *deferrals) call() *Call {
 	return cl
 }
 
+// hurry brings the next poll forward; a poll under way plans the next one itself.
+func (df *deferrals) hurry() {
+	if df.next != never && df.fails == 0 {
+		df.next = min(df.next, df.now+df.cfg.PollMax)
+	}
+}
+
 // moved makes the next fetch read the moved events, which are below the read positions, since
 // deferred events were written long ago. Undefer takes its turn among the reads, so the next fetch
 // is younger than the move.
@@ -75,7 +82,7 @@ func (df *deferrals) moved(cl *Call) {
 			}
 		}
 	}
-	df.next = df.now + df.cfg.PollMax
+	df.next = df.now + df.signals.longest()
 	if s.Next > 0 {
 		df.next = min(df.next, df.now+s.Next)
 	}

@@ -27,7 +27,8 @@ type reader struct {
 	pollAt   time.Duration
 	delay    time.Duration
 	followed bool // the next fetch follows wake-ups …
-	polled   bool // … and polls all shards
+	polled   bool // … and polls all shards …
+	alone    bool // … without a wake-up, after a while without events
 	from     int  // the shard to be read first
 	budget   budget
 
@@ -153,12 +154,16 @@ func (rd *reader) pollAll() {
 		return
 	}
 	rd.pacer.last = rd.now
+	rd.alone = rd.woken.None() && rd.delay >= rd.cfg.PollMax
 	if !rd.woken.None() {
 		rd.paced = max(rd.paced, rd.now) + rd.pacer.interval
 		rd.delay = 0 // the wake-up may have come before the commit
 	}
 	rd.woken, rd.polled = wakeup.Wakeup{}, true
 	rd.delay = min(max(2*rd.delay, rd.pacer.interval), rd.cfg.PollMax)
+	if longest := rd.signals.longest(); rd.delay >= rd.cfg.PollMax {
+		rd.delay = longest
+	}
 	rd.pollAt = rd.now + rd.delay
 }
 
@@ -207,7 +212,8 @@ func (rd *reader) fetchRanges() *Call {
 	f := new(fetch)
 	cl := ask(f)
 	f.woken = rd.followed && !rd.polled
-	rd.followed, rd.polled = false, false
+	f.alone = rd.alone
+	rd.followed, rd.polled, rd.alone = false, false, false
 	young, old := rd.late.floor()
 	f.old, f.sampled = old, rd.late.sampled
 	first := rd.from
@@ -281,6 +287,9 @@ func (rd *reader) fetched(cl *Call) {
 		}
 		rd.pacer.found(cl.issued, len(f.Rows))
 		rd.late.read += len(f.Rows)
+		if len(f.Rows) > 0 {
+			rd.signals.found(f.alone && rd.woken.None())
+		}
 		if len(f.Rows) > 0 && !f.woken { // wake-ups tell of further events, without a poll
 			rd.delay = rd.pacer.interval
 			rd.pollAt = min(rd.pollAt, cl.issued+rd.pacer.interval)
