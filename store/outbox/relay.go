@@ -44,6 +44,22 @@ type SequenceChecker interface {
 	CheckSequence(ctx context.Context, read int64) error
 }
 
+// Pulser is an optional part of a store that does in one transaction what a relay does at intervals.
+type Pulser interface {
+	// Pulse is [RelayStore.Renew], [RelayStore.Heartbeat], [Identifier.Identity] and
+	// [SequenceChecker.CheckSequence]. The error wraps [errors.ErrUnsupported], and nothing is
+	// changed, if the database needs the methods one by one.
+	Pulse(ctx context.Context, relay string, ttl time.Duration, leases []Lease, read int64) (Pulse, error)
+}
+
+// Pulse is the answer of [Pulser].
+type Pulse struct {
+	Renewals []Renewal
+	Live     int    // visible relays
+	Identity string // "" if the database does not tell
+	Sequence error  // of CheckSequence
+}
+
 // RelayStore keeps the leases, the queue and the parked events for relays.
 //
 // Every method that takes leases and changes events is fenced: it locks the shard row for owner and

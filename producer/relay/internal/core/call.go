@@ -68,6 +68,7 @@ type fetchKey struct {
 type renew struct {
 	statement.Renew
 
+	beats   bool    // a heartbeat was asked for
 	awaited []int64 // shardState.replaysAwaited of the shards when the call was issued
 }
 
