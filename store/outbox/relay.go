@@ -60,6 +60,13 @@ type Pulse struct {
 	Sequence error  // of CheckSequence
 }
 
+// Looker is an optional part of a store that polls in one transaction.
+type Looker interface {
+	// FetchAndLook is [RelayStore.Fetch], and returns how long from now the first deferred event of
+	// shards is due: 0 if it is due, and -1 if there is none.
+	FetchAndLook(ctx context.Context, ranges []Range, shards []int) (rows []Queued, next time.Duration, err error)
+}
+
 // RelayStore keeps the leases, the queue and the parked events for relays.
 //
 // Every method that takes leases and changes events is fenced: it locks the shard row for owner and

@@ -19,8 +19,7 @@ func (s *Store) Pulse(ctx context.Context, relay string, ttl time.Duration, leas
 	var p outbox.Pulse
 	var n numbers
 	shards, epochs := split(leases)
-	b := &pgx.Batch{}
-	b.Queue(keepPlans)
+	b := s.keptBatch()
 	b.Queue(s.sql[renew], relay, micros(ttl), shards, epochs).Query(func(rows pgx.Rows) (err error) {
 		p.Renewals, err = renewals(rows)
 		return err

@@ -31,6 +31,7 @@ type fetch struct {
 	lateLimit int         // the most rows of a late range; 0: the fetch has no late range
 	woken     bool        // only shards with commits are read
 	alone     bool        // no wake-up has come for a while
+	looks     bool        // deferred events are looked for
 
 	lap    bool // a page of laps …
 	urgent bool // … that is urgent

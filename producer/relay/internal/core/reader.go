@@ -212,7 +212,9 @@ func (rd *reader) fetchRanges() *Call {
 	f := new(fetch)
 	cl := ask(f)
 	f.woken = rd.followed && !rd.polled
-	f.alone = rd.alone
+	if f.alone = rd.alone; rd.polled {
+		rd.deferred.look(f)
+	}
 	rd.followed, rd.polled, rd.alone = false, false, false
 	young, old := rd.late.floor()
 	f.old, f.sampled = old, rd.late.sampled
@@ -266,6 +268,7 @@ func (rd *reader) byShard(cl *Call) (positions [idgen.Shards]int) {
 func (rd *reader) fetched(cl *Call) {
 	f := cl.fetch()
 	rd.budget.booked(cl.Err, rd.now-cl.issued > rd.cfg.LeaseTTL/2, f.Rows)
+	rd.deferred.looked(cl)
 	if f.lap {
 		rd.laps.paged(cl)
 	}
