@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/boxpair/boxpair/idgen"
 	"github.com/boxpair/boxpair/producer/internal/wakeup"
 	"github.com/boxpair/boxpair/producer/relay/internal/statement"
 )
@@ -128,5 +129,47 @@ func TestEarlySignalIsFollowedByFrequentPolls(t *testing.T) {
 	r.run(time.Minute)
 	if seen := r.seenAt(seq); seen-at > 500*time.Millisecond {
 		t.Errorf("committed at %v, sent at %v", at, seen)
+	}
+}
+
+func TestDeferredEventWithoutASignalIsFoundByAPoll(t *testing.T) {
+	t.Parallel()
+	for name, after := range map[string]time.Duration{"due at once": 0, "due later": 7 * time.Second} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r, _ := idling(t)
+			at := r.now
+			seq := r.store.AddDeferred("topic", "key", at+after)
+			r.run(30 * time.Second)
+			if seen, most := r.seenAt(seq), max(after, 5*time.Second); seen < at+after || seen > at+most+10*time.Millisecond {
+				t.Errorf("due at %v, sent at %v", at+after, seen)
+			}
+		})
+	}
+}
+
+func TestHeartbeatThatFailsCostsNoLease(t *testing.T) {
+	t.Parallel()
+	r, rel := idling(t)
+	failing := true
+	r.store.Fail = func(step string) error {
+		if step == "Heartbeat" && failing {
+			return errRefused
+		}
+		return nil
+	}
+	r.run(time.Minute)
+	if n := rel.core.leases.held; n != idgen.Shards {
+		t.Errorf("%d shards are left", n)
+	}
+	for no, sh := range rel.core.shards {
+		if sh != nil && sh.until < r.now {
+			t.Errorf("the lease of shard %d has ended", no)
+		}
+	}
+	failing = false
+	r.run(10 * time.Second)
+	if n := r.minute(rel); n[statement.OpHeartbeat] > 0 || n[statement.OpRenew] > 19 {
+		t.Errorf("in a minute: %v", n)
 	}
 }
