@@ -44,7 +44,8 @@ type SequenceChecker interface {
 	CheckSequence(ctx context.Context, read int64) error
 }
 
-// Pulser is an optional part of a store that does in one transaction what a relay does at intervals.
+// Pulser is an optional part of a store that does in one transaction what a relay does with every
+// renewal.
 type Pulser interface {
 	// Pulse is [RelayStore.Renew], [RelayStore.Heartbeat], [Identifier.Identity] and
 	// [SequenceChecker.CheckSequence]. The error wraps [errors.ErrUnsupported], and nothing is
