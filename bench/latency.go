@@ -31,6 +31,7 @@ func latencyScenario() scenario {
 			{"notified", "received; relay that is woken by NOTIFY", "", 4000, 0, clocking{relay: notified}.measure},
 			{"poll-only", "received; relay that only polls", "", 4000, 500, clocking{relay: pollOnly}.measure},
 			{"effect", "effect committed; relay woken, inbox through a Watermill router", "", 4000, 500, clocking{effect: true}.measure},
+			{"idle", "nothing, for a while: relay that listens and inbox, on defaults", "", 500, 500, clocking{effect: true, idle: true}.measure},
 		},
 	}
 }
@@ -48,6 +49,7 @@ const perSecond = 200
 type clocking struct {
 	relay  int
 	effect bool // measure until the effect is committed
+	idle   bool // … and the time without events that follows
 }
 
 // stopwatch records when transactions were committed and their messages seen, by number.
@@ -135,10 +137,14 @@ func (c clocking) measure(ctx context.Context, s *stage) error {
 	for name, part := range map[string]float64{"p50_ms": 0.5, "p90_ms": 0.9, "p99_ms": 0.99, "max_ms": 1} {
 		s.extra(name, list[min(len(list)-1, int(part*float64(len(list))))].Seconds()*1000)
 	}
-	if s.quick && c.relay != pollOnly {
+	switch {
+	case c.idle:
+		return s.idle(ctx, 15*time.Second, 20*time.Second)
+	case s.quick && c.relay != pollOnly:
 		return nil
+	default:
+		return s.idle(ctx, 1500*time.Millisecond, 3*time.Second)
 	}
-	return s.idle(ctx)
 }
 
 // background runs fn until the variant has been measured.
@@ -229,23 +235,46 @@ func clocked(ctx context.Context, outbox *producer.Outbox[pgx.Tx], watch *stopwa
 	}
 }
 
-// idle measures the share of a core used without any events: by this process and by PostgreSQL.
-func (s *stage) idle(ctx context.Context) error {
+// idle measures the share of a core used without any events, by this process and by PostgreSQL, and
+// the transactions. Polls have slowed down after calm.
+func (s *stage) idle(ctx context.Context, calm, length time.Duration) error {
 	defer s.spend("idle")()
-	if err := pause(ctx, 1500*time.Millisecond); err != nil { // polls have slowed down by then
+	if err := pause(ctx, calm); err != nil {
 		return err
 	}
-	length := 3 * time.Second
 	if !s.quick {
 		length = max(length, time.Duration(s.scaled(int(10*time.Second))))
 	}
-	begun, client, database := time.Now(), ownCPU(), treeRunTime(s.meter.postgres)
+	before, err := s.transactions(ctx)
+	if err != nil {
+		return err
+	}
+	begun, client, database, statements := time.Now(), ownCPU(), treeRunTime(s.meter.postgres), s.wire.statements.Load()
 	if err := pause(ctx, length); err != nil {
 		return err
 	}
 	used := ownCPU() - client + treeRunTime(s.meter.postgres) - database
-	s.extra("idle_core_percent", 100*used.Seconds()/time.Since(begun).Seconds())
-	return nil
+	took := time.Since(begun).Seconds()
+	s.extra("idle_core_percent", 100*used.Seconds()/took)
+	s.extra("idle_statements", float64(s.wire.statements.Load()-statements)/took)
+	after, err := s.transactions(ctx)
+	s.extra("idle_transactions", float64(after-before)/took)
+	return err
+}
+
+// transactions returns how many transactions the database has seen. It includes those of the server
+// itself, and the pings of pools.
+func (s *stage) transactions(ctx context.Context) (n int64, err error) {
+	conn, err := pgx.Connect(ctx, s.databaseURL)
+	if err != nil {
+		return 0, hidden(err)
+	}
+	defer conn.Close(ctx)
+	err = conn.QueryRow(ctx, `SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()`).Scan(&n)
+	if err != nil {
+		return 0, fmt.Errorf("count transactions: %w", err)
+	}
+	return n, nil
 }
 
 // treeRunTime returns the run time of a process and its children, in nanoseconds and not in ticks.

@@ -126,6 +126,8 @@ func targets() []target {
 		atMost("latency, woken, commit to received: p99 in ms", "latency/woken", 1.5, extra("p99_ms")),
 		atMost("latency, polling only, commit to received: p50 in ms", "latency/poll-only", 10, extra("p50_ms")),
 		atMost("latency, polling only: percent of a core when idle", "latency/poll-only", 1, extra("idle_core_percent")),
+		atMost("idle relay and inbox: transactions a second", "latency/idle", 1, extra("idle_transactions")),
+		atMost("idle relay and inbox: percent of a core", "latency/idle", 0.3, extra("idle_core_percent")),
 		atMost("latency, commit to effect committed: p50 in ms", "latency/effect", 2, extra("p50_ms")),
 		atMost("latency, commit to effect committed: p99 in ms", "latency/effect", 6, extra("p99_ms")),
 		atLeast("full chain: of the handwritten chain", "chain/chain", "limit-handwritten", 0.90),

@@ -15,6 +15,9 @@ const (
 	// identityInterval is the time between two checks of the database's identity. A pooler may move
 	// sessions to another server without breaking a connection to this process.
 	identityInterval = 5 * time.Second
+	// identityWait is how much later a check comes by itself, if no look for due messages has taken it
+	// along.
+	identityWait = 500 * time.Millisecond
 	// identityFresh is how long windows are believed after a check. No fail-over is faster, from
 	// the promotion of a standby to the arrival of a relay's repeated events here. A check for each
 	// copy would cost as much as windows save.
@@ -38,6 +41,16 @@ func (i *identity) fresh(within time.Duration) bool {
 	return !i.looked.IsZero() && time.Since(i.looked) < within
 }
 
+// age returns how long ago the latest successful check began, and 0 before the first.
+func (i *identity) age() time.Duration {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.looked.IsZero() {
+		return 0
+	}
+	return time.Since(i.looked)
+}
+
 // record records the result of a check. The caller holds the turn.
 func (i *identity) record(name string, begun time.Time) {
 	i.mu.Lock()
@@ -51,11 +64,44 @@ func (i *identity) record(name string, begun time.Time) {
 // watchIdentity checks the database's identity at intervals, until ctx ends.
 func (i *Inbox[TX]) watchIdentity(ctx context.Context) {
 	for {
-		_ = i.checkIdentity(ctx, 0) // the next use of the database meets the same error
-		if pace.Sleep(ctx, identityInterval) != nil {
+		_ = i.checkIdentity(ctx, identityInterval) // the next use of the database meets the same error
+		wait := identityInterval
+		if age := i.identity.age(); age < identityInterval {
+			wait += identityWait - age
+		}
+		if pace.Sleep(ctx, wait) != nil {
 			return
 		}
 	}
+}
+
+// dueMessages reads due messages of a consumer, and takes along a check of the database's identity
+// that would come soon. The error is errAnotherDatabase, without messages, as of checkIdentity.
+func (i *Inbox[TX]) dueMessages(ctx context.Context, consumer, limit int) (seqs []int64, next time.Duration, err error) {
+	store, ok := i.store.(inbox.DueIdentifier)
+	if !ok || i.identity.fresh(identityInterval/2) {
+		return i.store.DueMessages(ctx, consumer, limit)
+	}
+	select {
+	case i.identity.turn <- struct{}{}:
+		defer func() { <-i.identity.turn }()
+	default: // a check is under way
+		return i.store.DueMessages(ctx, consumer, limit)
+	}
+	begun := time.Now()
+	both, cancel := context.WithTimeout(ctx, identityInterval) // others may wait for the turn
+	defer cancel()
+	seqs, next, name, err := store.DueAndIdentity(both, consumer, limit)
+	if errors.Is(err, errors.ErrUnsupported) {
+		return i.store.DueMessages(ctx, consumer, limit)
+	}
+	if err == nil {
+		err = i.identified(ctx, name, begun)
+	}
+	if err != nil {
+		return nil, 0, err
+	}
+	return seqs, next, nil
 }
 
 // checkIdentity returns nil if the database is the same as before, by a check at most within old or
@@ -84,6 +130,11 @@ func (i *Inbox[TX]) checkIdentity(ctx context.Context, within time.Duration) err
 	if err != nil {
 		return fmt.Errorf("identify the database: %w", err)
 	}
+	return i.identified(ctx, name, begun)
+}
+
+// identified takes over the name that the database has told in a check. The caller holds the turn.
+func (i *Inbox[TX]) identified(ctx context.Context, name string, begun time.Time) error {
 	defer i.identity.record(name, begun) // after the windows are emptied: until then no goroutine may believe a window
 	before := i.identity.name
 	if before == "" || name == "" || name == before {

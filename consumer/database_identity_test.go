@@ -58,6 +58,55 @@ func consumeOne(t *testing.T, h *consumer.Handler[*fakeTx]) {
 	}
 }
 
+// together is a store that reads due messages together with its identity.
+type together struct {
+	*identified
+	both atomic.Int64
+}
+
+func (s *together) DueAndIdentity(ctx context.Context, consumer, limit int) ([]int64, time.Duration, string, error) {
+	s.both.Add(1)
+	seqs, next, err := s.DueMessages(ctx, consumer, limit)
+	return seqs, next, *s.identity.Load(), err
+}
+
+func TestIdleInboxLooksForDueMessagesAndAtTheDatabaseTogether(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		first, _, _ := newIdentified(t)
+		store := &together{identified: first}
+		inbox, err := consumer.New[*fakeTx](store, consumer.Config{Service: "stock"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		h, err := inbox.Handle("other", func(context.Context, *work, *message.Message) error { return nil }, consumer.HandlerConfig{Topic: "orders"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- inbox.Run(ctx) }()
+		time.Sleep(time.Minute)
+		consumeOne(t, h)
+		alone, both := store.looks.Load(), store.both.Load()
+		time.Sleep(time.Minute)
+		if n := store.both.Load() - both; store.looks.Load() != alone || n < 11 || n > 13 {
+			t.Errorf("in a minute: %d looks at both, %d at the identity alone", n, store.looks.Load()-alone)
+		}
+		second := "1/00000002"
+		store.identity.Store(&second)
+		time.Sleep(6 * time.Second)
+		consumeOne(t, h)
+		if n := h.Counters().DuplicatesByWindow; n != 0 {
+			t.Errorf("the window of another database knew %d copies", n)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // A pooler moves sessions to a promoted standby that lacks the last claim: the window
 // must not acknowledge its message.
 func TestWindowIsForgottenWhenTheDatabaseIsAnotherOne(t *testing.T) {

@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -56,7 +57,12 @@ func (rt *retries[TX]) due(ctx context.Context, limit int) (seqs []int64, next t
 	defer cancel()
 	left := &rt.suspects.leftovers
 	limit = left.limit(limit, leftoverShare*rt.cfg.Parked.Concurrency)
-	seqs, next, err = rt.inbox.store.DueMessages(ctx, rt.registry.consumer(), limit)
+	seqs, next, err = rt.inbox.dueMessages(ctx, rt.registry.consumer(), limit)
+	if errors.Is(err, errAnotherDatabase) { // the consumer may have another number there
+		if err = rt.registry.register(ctx); err == nil {
+			seqs, next, err = rt.inbox.store.DueMessages(ctx, rt.registry.consumer(), limit)
+		}
+	}
 	if err != nil {
 		return nil, 0, fmt.Errorf("read due messages: %w", err)
 	}

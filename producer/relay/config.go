@@ -75,6 +75,12 @@ type Config struct {
 	// or rescheduled since its last poll. A wake-up brings a poll for deferred events within 100
 	// ms. Defaults to 500 ms.
 	PollMax time.Duration `yaml:"poll_max" env:"POLL_MAX"`
+	// PollIdle takes the place of PollMax in an idle relay: no event has come for twice PollIdle, and
+	// a wake-up of a process has arrived since the relay began to listen. PollIdle is then the longest
+	// delay of an event whose wake-up was lost. After an event without a wake-up, PollMax counts for
+	// an hour, and until a wake-up arrives. Equal to PollMax, PollIdle has no effect. Defaults to 5 s,
+	// or to PollMax if PollMax is set.
+	PollIdle time.Duration `yaml:"poll_idle" env:"POLL_IDLE"`
 	// PollOnly keeps the relay from listening for wake-ups of other processes, which takes a
 	// connection of its own. Defaults to false.
 	PollOnly bool `yaml:"poll_only" env:"POLL_ONLY"`
@@ -162,7 +168,12 @@ func (c Config) withDefaults() (Config, error) {
 	span("Backoff.Initial", &c.Backoff.Initial, time.Second)
 	span("Backoff.Max", &c.Backoff.Max, max(5*time.Minute, c.Backoff.Initial))
 	span("PollMin", &c.PollMin, 5*time.Millisecond)
+	idle := c.PollMax
+	if idle == 0 {
+		idle = max(5*time.Second, c.PollMin)
+	}
 	span("PollMax", &c.PollMax, max(500*time.Millisecond, c.PollMin))
+	span("PollIdle", &c.PollIdle, idle)
 	span("SendTimeout", &c.SendTimeout, 30*time.Second)
 	span("RouteProbeInterval", &c.RouteProbeInterval, time.Second)
 	span("RouteGrace", &c.RouteGrace, time.Minute)
@@ -177,6 +188,9 @@ func (c Config) withDefaults() (Config, error) {
 	if c.PollMin > 0 && c.PollMax > 0 && c.PollMax < c.PollMin {
 		errs = append(errs, fmt.Errorf("PollMax: %v is shorter than PollMin, %v", c.PollMax, c.PollMin))
 	}
+	if c.PollMax > 0 && c.PollIdle > 0 && c.PollIdle < c.PollMax {
+		errs = append(errs, fmt.Errorf("PollIdle: %v is shorter than PollMax, %v", c.PollIdle, c.PollMax))
+	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
@@ -188,7 +202,7 @@ func (c *Config) core() core.Options {
 	return core.Options{
 		Name: c.Name, LeaseTTL: c.LeaseTTL, Window: c.Window, WindowBytes: c.WindowBytes, FetchSize: c.FetchSize,
 		MaxPerKey: c.MaxPerKey, MaxAttempts: c.MaxAttempts, Backoff: core.Backoff{Initial: c.Backoff.Initial, Max: c.Backoff.Max},
-		HoldDeadKeys: c.HoldDeadKeys, PollMin: c.PollMin, PollMax: c.PollMax,
+		HoldDeadKeys: c.HoldDeadKeys, PollMin: c.PollMin, PollMax: c.PollMax, PollIdle: c.PollIdle,
 		RouteProbeInterval: c.RouteProbeInterval, RouteGrace: c.RouteGrace, Observed: c.Observer.wanted(),
 	}
 }

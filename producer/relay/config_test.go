@@ -28,7 +28,7 @@ func FuzzConfig(f *testing.F) {
 			return
 		}
 		if c.Name == "" || c.Window <= 0 || c.MaxPerKey <= 0 || c.MaxAttempts <= 0 || c.LeaseTTL < minLeaseTTL ||
-			c.Backoff.Initial <= 0 || c.Backoff.Max < c.Backoff.Initial || c.PollMax < c.PollMin || c.Logger == nil {
+			c.Backoff.Initial <= 0 || c.Backoff.Max < c.Backoff.Initial || c.PollMax < c.PollMin || c.PollIdle < c.PollMax || c.Logger == nil {
 			t.Errorf("accepted: %+v", c)
 		}
 		for _, n := range []int{1, 2, 63, 64, c.MaxAttempts} {
@@ -64,6 +64,7 @@ func TestConfigErrorsNameTheField(t *testing.T) {
 		"Backoff.Max":        {Backoff: Backoff{Initial: 2, Max: 1}},
 		"PollMin":            {PollMin: -1},
 		"PollMax":            {PollMin: 2, PollMax: 1},
+		"PollIdle":           {PollMax: 2, PollIdle: 1},
 		"SendTimeout":        {SendTimeout: -1},
 		"RouteGrace":         {RouteGrace: -1},
 		"MaxPerSecond":       {MaxPerSecond: -1},

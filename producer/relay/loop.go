@@ -43,7 +43,7 @@ type relayLoop struct {
 	until  [idgen.Shards]atomic.Int64 // until when events of a shard may be sent
 	tasks  sync.WaitGroup
 
-	mu   sync.Mutex // guards core against Health
+	mu   sync.Mutex // guards core against Health and the goroutine that listens
 	core *core.Machine
 
 	observers notice.Queue
@@ -217,6 +217,8 @@ func (l *relayLoop) listen(ctx context.Context) {
 		if ctx.Err() != nil || errors.Is(err, outbox.ErrNoSignal) {
 			return
 		}
+		l.listening(false)
+		l.box.notify()
 		if time.Since(began) > time.Minute {
 			fails = 0
 		}
@@ -231,9 +233,14 @@ func (l *relayLoop) listen(ctx context.Context) {
 // passWakeup passes on a wake-up from another process. Commits in this process are known already: a
 // second poll would use up the rate of wake-ups, and delay the next polls.
 func (l *relayLoop) passWakeup(text string) {
+	l.listening(true)
 	if n, from := wakeup.Parse(text); from == "" || from != l.ownOutbox {
 		l.box.wake(n)
 	}
+}
+
+func (l *relayLoop) listening(heard bool) {
+	l.locked(func(now time.Duration) { l.core.Listening(now, heard) })
 }
 
 // mailbox collects the input between two steps. Its methods never block.

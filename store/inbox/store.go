@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"context"
+	"time"
 
 	"github.com/boxpair/boxpair/store/control"
 )
@@ -13,6 +14,13 @@ type Identifier interface {
 	// restore, and a crash that may have cost commits. A restart keeps the name. The name is "" if
 	// the database does not tell.
 	Identity(ctx context.Context) (string, error)
+}
+
+// DueIdentifier is an optional part of a [Store]: an idle inbox reads both in one transaction.
+type DueIdentifier interface {
+	// DueAndIdentity is DueMessages of [ParkedStore] and Identity of [Identifier]. The error wraps
+	// [errors.ErrUnsupported] if the database needs the methods one by one.
+	DueAndIdentity(ctx context.Context, consumer int, limit int) (seqs []int64, next time.Duration, identity string, err error)
 }
 
 // Store keeps inboxes. TX is the type of its transactions. The stores of this library are in

@@ -44,6 +44,30 @@ type SequenceChecker interface {
 	CheckSequence(ctx context.Context, read int64) error
 }
 
+// Pulser is an optional part of a store that does in one transaction what a relay does with every
+// renewal.
+type Pulser interface {
+	// Pulse is [RelayStore.Renew], [RelayStore.Heartbeat], [Identifier.Identity] and
+	// [SequenceChecker.CheckSequence]. The error wraps [errors.ErrUnsupported], and nothing is
+	// changed, if the database needs the methods one by one.
+	Pulse(ctx context.Context, relay string, ttl time.Duration, leases []Lease, read int64) (Pulse, error)
+}
+
+// Pulse is the answer of [Pulser].
+type Pulse struct {
+	Renewals []Renewal
+	Live     int    // visible relays
+	Identity string // "" if the database does not tell
+	Sequence error  // of CheckSequence
+}
+
+// Looker is an optional part of a store that polls in one transaction.
+type Looker interface {
+	// FetchAndLook is [RelayStore.Fetch], and returns how long from now the first deferred event of
+	// shards is due: 0 if it is due, and -1 if there is none.
+	FetchAndLook(ctx context.Context, ranges []Range, shards []int) (rows []Queued, next time.Duration, err error)
+}
+
 // RelayStore keeps the leases, the queue and the parked events for relays.
 //
 // Every method that takes leases and changes events is fenced: it locks the shard row for owner and

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -47,6 +48,8 @@ type Store struct {
 	iso   pgx.TxIsoLevel
 	mode  pgx.QueryExecMode
 	keeps bool // the pool keeps prepared statements, see [Store.kept]
+	// hidden tells that the database does not tell its whole identity, see [Store.Identity].
+	hidden atomic.Bool
 	// batches tells that a statement of the caller does the same in a batch.
 	batches bool
 	sql     statements

@@ -44,6 +44,28 @@ func (s *Store) DueMessages(ctx context.Context, consumer int, limit int) ([]int
 	return seqs, time.Duration(next) * time.Microsecond, nil
 }
 
+// DueAndIdentity implements [inbox.DueIdentifier] in one round trip. As in [Store.DueMessages], the
+// server plans the statement for the present size of the tables.
+func (s *Store) DueAndIdentity(ctx context.Context, consumer int, limit int) (seqs []int64, next time.Duration, name string, err error) {
+	if !s.keeps || s.hidden.Load() {
+		return nil, 0, "", errors.ErrUnsupported
+	}
+	var micros int64
+	b := &pgx.Batch{}
+	b.Queue("SELECT set_config('plan_cache_mode', 'force_custom_plan', true)")
+	b.Queue(s.sql[dueMessages], consumer, limit).QueryRow(func(row pgx.Row) error { return row.Scan(&seqs, &micros) })
+	b.Queue(identity + named).QueryRow(func(row pgx.Row) error { return row.Scan(&name) })
+	err = s.pool.SendBatch(ctx, b).Close()
+	if hides(err) {
+		s.hidden.Store(true)
+		return nil, 0, "", errors.ErrUnsupported
+	}
+	if err != nil {
+		return nil, 0, "", failed("read due messages", &ownError{err})
+	}
+	return seqs, time.Duration(micros) * time.Microsecond, name, nil
+}
+
 // place locates a parked message: the lock of its key, and its claim.
 type place struct {
 	consumer int

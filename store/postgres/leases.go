@@ -50,15 +50,23 @@ func (s *Store) Heartbeat(ctx context.Context, relay string, ttl time.Duration) 
 // the statistics.
 const identity = `SELECT c.name || ' ' || coalesce(extract(epoch FROM pg_stat_get_bgwriter_stat_reset_time())::text, '') FROM `
 
+// named adds the identifier of the cluster and the timeline to [identity].
+const named = `(
+SELECT system_identifier::text || '/' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) AS name
+FROM pg_control_system()) c`
+
+// hides tells whether err says that a function is not allowed, not there or not supported.
+func hides(err error) bool {
+	state := sqlState(err)
+	return state == "42501" || state == "42883" || state == "0A000"
+}
+
 // Identity implements [outbox.Identifier]. Some services hide the identifier and the timeline. The
 // identity is then the start of the statistics, which differs on a standby.
 func (s *Store) Identity(ctx context.Context) (string, error) {
 	var name string
-	err := s.pool.QueryRow(ctx, identity+`(
-SELECT system_identifier::text || '/' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) AS name
-FROM pg_control_system()) c`, s.mode).Scan(&name)
-	switch sqlState(err) {
-	case "42501", "42883", "0A000": // not allowed, not there, not supported
+	err := s.pool.QueryRow(ctx, identity+named, s.mode).Scan(&name)
+	if hides(err) {
 		err = s.pool.QueryRow(ctx, identity+`(SELECT '' AS name) c`, s.mode).Scan(&name)
 	}
 	if err != nil {
@@ -137,15 +145,25 @@ func (s *Store) Renew(ctx context.Context, relay string, ttl time.Duration, leas
 		return nil, nil
 	}
 	shards, epochs := split(leases)
-	renewals, err := readRows(ctx, s, renew, []any{relay, micros(ttl), shards, epochs}, func(row pgx.CollectableRow) (r outbox.Renewal, err error) {
-		err = row.Scan(&r.Shard, &r.Epoch, &r.Rewind, &r.RewindTo, &r.Ticket)
-		return r, err
-	})
+	rows, err := s.query(ctx, renew, relay, micros(ttl), shards, epochs)
 	if err != nil {
 		return nil, failed("renew leases", err)
 	}
-	slices.SortFunc(renewals, func(a, b outbox.Renewal) int { return a.Shard - b.Shard })
-	return renewals, nil
+	list, err := renewals(rows)
+	if err != nil {
+		return nil, failed("renew leases", err)
+	}
+	return list, nil
+}
+
+// renewals reads the rows of [renew].
+func renewals(rows pgx.Rows) ([]outbox.Renewal, error) {
+	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (r outbox.Renewal, err error) {
+		err = row.Scan(&r.Shard, &r.Epoch, &r.Rewind, &r.RewindTo, &r.Ticket)
+		return r, err
+	})
+	slices.SortFunc(list, func(a, b outbox.Renewal) int { return a.Shard - b.Shard })
+	return list, err
 }
 
 // release gives shards back. FOR UPDATE waits for running fenced statements, so that no statement

@@ -51,6 +51,42 @@ func (s *Store) Fetch(ctx context.Context, ranges []outbox.Range) ([]outbox.Queu
 	if len(ranges) == 0 {
 		return nil, nil
 	}
+	var events []outbox.Queued
+	if err := s.eachEvent(ctx, fetch, func(found []outbox.Queued) { events = bySeq(found) }, rangesOf(ranges)...); err != nil {
+		return nil, failed("fetch events", err)
+	}
+	return events, nil
+}
+
+// FetchAndLook implements [outbox.Looker].
+func (s *Store) FetchAndLook(ctx context.Context, ranges []outbox.Range, shards []int) (events []outbox.Queued, next time.Duration, err error) {
+	numbers := make([]int16, len(shards))
+	for i, no := range shards {
+		numbers[i] = int16(no)
+	}
+	var first pgtype.Int8
+	if s.keeps {
+		err = gathered(func(found []outbox.Queued) { events = bySeq(found) }, func(read func(pgx.Rows) error) error {
+			b := s.keptBatch()
+			b.Queue(s.sql[fetch], rangesOf(ranges)...).Query(read)
+			b.Queue(s.sql[firstDeferred], numbers).QueryRow(func(row pgx.Row) error { return row.Scan(&first) })
+			return s.pool.SendBatch(ctx, b).Close()
+		})
+	} else if events, err = s.Fetch(ctx, ranges); err == nil {
+		err = s.queryRow(ctx, firstDeferred, numbers).Scan(&first)
+	}
+	switch {
+	case err != nil:
+		return nil, 0, failed("fetch events and look for deferred ones", err)
+	case !first.Valid:
+		return events, -1, nil
+	default:
+		return events, max(time.Duration(first.Int64)*time.Microsecond, 0), nil
+	}
+}
+
+// rangesOf returns the arguments of [fetch].
+func rangesOf(ranges []outbox.Range) []any {
 	except := []int64{} // of all ranges, since every row is of one shard; not NULL
 	n := len(ranges)
 	shards, after, through, most := make([]int16, n), make([]int64, n), make([]int64, n), make([]int64, n)
@@ -61,12 +97,7 @@ func (s *Store) Fetch(ctx context.Context, ranges []outbox.Range) ([]outbox.Queu
 		}
 		except = append(except, r.Except...)
 	}
-	var events []outbox.Queued
-	err := s.eachEvent(ctx, fetch, func(found []outbox.Queued) { events = bySeq(found) }, shards, after, through, most, except)
-	if err != nil {
-		return nil, failed("fetch events", err)
-	}
-	return events, nil
+	return []any{shards, after, through, most, except}
 }
 
 // bySeq returns a copy of found in the order of Seq. Sorting in place would copy the large events
@@ -120,6 +151,11 @@ var answers = sync.Pool{New: func() any { return new([]outbox.Queued) }}
 // eachEvent runs a statement that reads queued or parked events, and calls use with the events. use
 // must copy the events to keep them.
 func (s *Store) eachEvent(ctx context.Context, t *template, use func([]outbox.Queued), args ...any) error {
+	return gathered(use, func(read func(pgx.Rows) error) error { return s.kept(ctx, read, t, args...) })
+}
+
+// gathered calls use with the events that run gives to read.
+func gathered(use func([]outbox.Queued), run func(read func(pgx.Rows) error) error) error {
 	answer := answers.Get().(*[]outbox.Queued)
 	found := (*answer)[:0]
 	defer func() {
@@ -127,7 +163,7 @@ func (s *Store) eachEvent(ctx context.Context, t *template, use func([]outbox.Qu
 		*answer = found
 		answers.Put(answer)
 	}()
-	err := s.kept(ctx, func(rows pgx.Rows) error {
+	err := run(func(rows pgx.Rows) error {
 		for scan := newQueuedScan(); rows.Next(); {
 			q, err := scan.row(rows)
 			if err != nil {
@@ -136,7 +172,7 @@ func (s *Store) eachEvent(ctx context.Context, t *template, use func([]outbox.Qu
 			found = append(found, q)
 		}
 		return nil
-	}, t, args...)
+	})
 	if err == nil && len(found) > 0 {
 		use(found)
 	}

@@ -74,10 +74,16 @@ func (s *Store) kept(ctx context.Context, read func(pgx.Rows) error, t *template
 		rows.Close()
 		return rows.Err()
 	}
-	b := &pgx.Batch{}
-	b.Queue(keepPlans)
+	b := s.keptBatch()
 	b.Queue(s.sql[t], args...).Query(read)
 	return s.pool.SendBatch(ctx, b).Close()
+}
+
+// keptBatch returns a batch of statements whose plans are kept, see [Store.kept].
+func (s *Store) keptBatch() *pgx.Batch {
+	b := &pgx.Batch{}
+	b.Queue(keepPlans)
+	return b
 }
 
 // queryRow is query for a statement that returns one row.

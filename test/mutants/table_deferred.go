@@ -49,9 +49,11 @@ var deferring = []Mutant{
 		Name: "due-by-the-relays-clock", Guarantee: "G2",
 		Broken: "A relay waits by its own clock for the next due event, and does not see the database's jump.",
 		File:   "producer/relay/internal/core/deferred.go",
-		Old:    `		df.next = min(df.next, df.now+s.Next)`,
-		New:    `		df.next = df.now + s.Next`,
-		Test:   Test{core, "TestTheDatabasesClockDecidesWhatIsDue"},
+		Old:    `	df.next = min(df.now+pause, df.due)`,
+		New: `	if df.next = df.due; next == 0 {
+		df.next = df.now + pause
+	}`,
+		Test: Test{core, "TestTheDatabasesClockDecidesWhatIsDue"},
 	},
 	{
 		Name: "move-is-not-looked-for", Guarantee: "G2",

@@ -53,7 +53,7 @@ var operating = []Mutant{
 	{
 		Name: "large-events-fill-the-memory", Guarantee: "G5",
 		Broken: "A relay keeps as many large events in memory as small ones.",
-		File:   "producer/relay/internal/core/reader.go",
+		File:   "producer/relay/internal/core/budget.go",
 		Old:    `average*float64(most) > float64(rd.cfg.WindowBytes)`,
 		New:    `average < 0`,
 		Test:   Test{"producer/relay/internal/core", "TestLargeEventsAreReadFewAtATime"},

@@ -6,7 +6,7 @@ var leasing = []Mutant{
 		Name: "sequence-anew-not-looked-for", Guarantee: "G5",
 		Broken: "Events of a sequence that has begun anew stand below the relay's marks until its next sweep.",
 		File:   "producer/relay/internal/core/leases.go",
-		Old: `		ls.numbers.checked(s)
+		Old: `	ls.numbers.checked(s)
 `,
 		New:  ``,
 		Test: Test{"producer/relay/internal/core", "TestEventsBelowTheMarksAfterATruncateAreSentWithinALease"},

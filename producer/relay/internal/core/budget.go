@@ -56,3 +56,21 @@ func sizeOf(q *outbox.Queued) int {
 	}
 	return n
 }
+
+// capacity is the most events in memory: twice the window, or as many as WindowBytes has room for.
+func (rd *reader) capacity() int {
+	most := 2 * rd.cfg.Window
+	if average := rd.budget.average; average*float64(most) > float64(rd.cfg.WindowBytes) {
+		most = max(2, int(float64(rd.cfg.WindowBytes)/average))
+	}
+	return most
+}
+
+// room is how many further events memory may take.
+func (rd *reader) room() int { return rd.capacity() - rd.keys.buffered + rd.routes.stalledRoom() }
+
+// coldLimit is the limit of rows of a polled shard, and of a late range. A late range with as many
+// rows counts as cut short.
+func (rd *reader) coldLimit() int {
+	return max(1, min(rd.limits.cold, rd.budget.rows()/len(rd.shards)))
+}

@@ -30,6 +30,8 @@ type fetch struct {
 	sampled   int64       // lateCommits.sampled when the call was issued
 	lateLimit int         // the most rows of a late range; 0: the fetch has no late range
 	woken     bool        // only shards with commits are read
+	alone     bool        // no wake-up has come for a while
+	looks     bool        // deferred events are looked for
 
 	lap    bool // a page of laps …
 	urgent bool // … that is urgent
@@ -67,6 +69,7 @@ type fetchKey struct {
 type renew struct {
 	statement.Renew
 
+	beats   bool    // a heartbeat was asked for
 	awaited []int64 // shardState.replaysAwaited of the shards when the call was issued
 }
 

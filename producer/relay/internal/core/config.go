@@ -19,6 +19,7 @@ type Options struct {
 	HoldDeadKeys       bool
 	PollMin            time.Duration
 	PollMax            time.Duration
+	PollIdle           time.Duration // at most PollMax: polls are never further apart than PollMax
 	RouteProbeInterval time.Duration
 	RouteGrace         time.Duration
 	Observed           bool // notices are wanted

@@ -12,6 +12,7 @@ type deferrals struct {
 	*Machine
 
 	next     time.Duration // of the next poll
+	due      time.Duration // when the first known event is due
 	polledAt time.Duration // when the last poll was
 	woken    bool          // a commit since may hold events due before next
 	fails    int           // polls that have failed since the last that has not
@@ -54,6 +55,53 @@ func (df *deferrals) call() *Call {
 	return cl
 }
 
+// plan plans the next poll, at most pause from now. next is the time until the first event is due; 0:
+// none is known.
+func (df *deferrals) plan(next, pause time.Duration) {
+	df.due = never
+	if next > 0 {
+		df.due = df.now + next
+	}
+	df.next = min(df.now+pause, df.due)
+}
+
+// look makes a poll of the queue look for due events, if a poll for them comes soon anyway and none
+// is known to be due.
+func (df *deferrals) look(f *fetch) {
+	if df.next == never || df.due <= df.now || df.woken || df.fails > 0 || df.next > df.now+df.reader.delay {
+		return
+	}
+	for _, sh := range df.shards {
+		if sh != nil && sh.open() {
+			f.Look = append(f.Look, sh.no)
+		}
+	}
+	f.looks = true
+	df.next, df.polledAt = never, df.now
+}
+
+// looked plans the next poll after such a poll: a little later than the next poll of the queue, which
+// makes it needless. Due events are moved at once.
+func (df *deferrals) looked(cl *Call) {
+	f := cl.fetch()
+	switch {
+	case !f.looks:
+	case cl.Err != nil, f.Look == nil, f.Next == 0:
+		df.next = df.now
+	default:
+		asked := df.next // for by a shard that was opened meanwhile
+		df.plan(max(f.Next, 0), df.signals.longest()+df.signals.longest()/4)
+		df.next = min(df.next, asked)
+	}
+}
+
+// hurry brings the next poll forward; a poll under way plans the next one itself.
+func (df *deferrals) hurry() {
+	if df.next != never && df.fails == 0 {
+		df.next = min(df.next, df.now+df.cfg.PollMax)
+	}
+}
+
 // moved makes the next fetch read the moved events, which are below the read positions, since
 // deferred events were written long ago. Undefer takes its turn among the reads, so the next fetch
 // is younger than the move.
@@ -75,10 +123,7 @@ func (df *deferrals) moved(cl *Call) {
 			}
 		}
 	}
-	df.next = df.now + df.cfg.PollMax
-	if s.Next > 0 {
-		df.next = min(df.next, df.now+s.Next)
-	}
+	df.plan(s.Next, df.signals.longest())
 	counts := make(map[int]int)
 	for _, m := range s.Moved {
 		if sh := df.shards[m.Shard]; sh != nil {

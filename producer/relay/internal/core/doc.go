@@ -5,6 +5,7 @@
 //
 //	leases    which shards this relay owns, and until when
 //	loading   which keys of an acquired shard are blocked
+//	signals   whether the relay learns of the commits of others
 //	reader    which rows of the queue are fetched next
 //	late      which rows may still appear below the read position of a shard
 //	numbers   whether the numbers of events ascend

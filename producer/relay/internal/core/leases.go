@@ -29,6 +29,7 @@ type leases struct {
 	clears         bool          // the rewind of some shard may have to be cleared
 	replaysAwaited bool          // some shard waits for news of a replay
 	renewedAt      time.Duration // when the last renewal was answered
+	beatsApart     bool          // a renewal with a heartbeat has failed, and no heartbeat has succeeded since
 
 	// distrusted are leases of a database that has lost commits. They are given back before other
 	// leases are acquired. No state in memory belongs to a distrusted lease.
@@ -73,7 +74,7 @@ func (ls *leases) next() *Call {
 		}
 		return ls.releaseCall(true)
 	}
-	if ls.held > 0 && ls.now >= ls.renewAt {
+	if ls.held > 0 && ls.renewalDue() {
 		return ls.renewCall()
 	}
 	if ls.now >= ls.beatAt && !ls.stopping {
@@ -133,8 +134,19 @@ func (ls *leases) clearCall() *Call {
 	return nil
 }
 
+// renewalDue tells whether the leases are to be renewed: now, or soon and together with a heartbeat.
+func (ls *leases) renewalDue() bool {
+	together := ls.now >= ls.beatAt && !ls.stopping && !ls.beatsApart
+	return ls.now >= ls.renewAt || together && ls.now+ls.cfg.LeaseTTL/12 >= ls.renewAt
+}
+
+// renewCall renews the leases. A renewal that is due takes the heartbeat along, which is due at about
+// the same time.
 func (ls *leases) renewCall() *Call {
 	s := new(renew)
+	if ls.renewalDue() && !ls.stopping && !ls.beatsApart {
+		s.Beat, s.beats = &statement.Heartbeat{Read: ls.numbers.read}, true
+	}
 	cl := ask(s)
 	for _, sh := range ls.shards {
 		if sh != nil {
@@ -192,16 +204,11 @@ func (ls *leases) reply(cl *Call) {
 		ls.renewAt, ls.renewedAt = cl.issued+ls.cfg.LeaseTTL/3, ls.now
 		ls.lows.wanted = true
 		ls.renewed(cl)
-	case *statement.Heartbeat:
-		ls.beatAt = cl.issued + ls.cfg.LeaseTTL/3
-		ls.reports.beat()
-		ls.identified(s.Identity)
-		ls.numbers.checked(s)
-		if s.Live != ls.live {
-			ls.live = max(s.Live, 1)
-			ls.acquireAt = 0
+		if s.Beat != nil {
+			ls.beaten(s.Beat, cl.issued)
 		}
-		ls.yieldSurplus()
+	case *statement.Heartbeat:
+		ls.beaten(s, cl.issued)
 	case *statement.Acquire:
 		ls.acquired = true
 		ls.acquireAt = cl.issued + ls.cfg.LeaseTTL/10
@@ -216,6 +223,19 @@ func (ls *leases) reply(cl *Call) {
 	case *statement.KeepLow:
 		ls.lows.reply(cl)
 	}
+}
+
+// beaten takes a heartbeat over.
+func (ls *leases) beaten(s *statement.Heartbeat, issued time.Duration) {
+	ls.beatAt, ls.beatsApart = issued+ls.cfg.LeaseTTL/3, false
+	ls.reports.beat()
+	ls.identified(s.Identity)
+	ls.numbers.checked(s)
+	if s.Live != ls.live {
+		ls.live = max(s.Live, 1)
+		ls.acquireAt = 0
+	}
+	ls.yieldSurplus()
 }
 
 // identified compares the identity of the database with the last identity. A different database may
@@ -269,6 +289,9 @@ func (ls *leases) contradicts(known *Entry, row *outbox.Queued) bool {
 }
 
 func (ls *leases) failed(cl *Call) {
+	if s, ok := cl.Statement.(*renew); ok && s.beats {
+		ls.beatsApart = true // what holds up heartbeats must not hold up the leases
+	}
 	ls.fails++
 	ls.retry = ls.now + min(ls.pause(ls.fails), ls.cfg.LeaseTTL/10)
 	s, ok := cl.Statement.(*statement.Release)

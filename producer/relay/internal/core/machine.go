@@ -16,7 +16,7 @@ import (
 // clocks: input comes with its time, and decisions are output. Equal input gives equal output, so a
 // simulator can drive the machine through any order of input and crash the machine anywhere.
 //
-// Input is Reply, Outcome, Overdue, Wake, Stop and Abandon, in any number, then Advance. Output is
+// Input is Reply, Outcome, Overdue, Wake, Listening, Stop and Abandon, in any number, then Advance. Output is
 // the result of Flush: calls, each to be executed and given back by Reply; sends, each to be
 // answered by Outcome; and notes for the log. Without input, the next Advance is due at the time
 // that NextAdvance returns.
@@ -45,6 +45,7 @@ type Machine struct {
 type owners struct {
 	leases   leases
 	loading  loading
+	signals  signals
 	reader   reader
 	late     lateCommits
 	numbers  numbering
@@ -159,6 +160,7 @@ func New(cfg Options, topics Topics, rnd *rand.Rand, once bool) *Machine {
 	c.owners = owners{
 		leases:  leases{Machine: c},
 		loading: loading{Machine: c},
+		signals: signals{Machine: c},
 		reader: reader{
 			Machine: c, pacer: newPollPacer(&cfg),
 			budget: budget{most: cfg.FetchSize, now: cfg.FetchSize, average: firstAverage},
@@ -228,7 +230,17 @@ func (c *Machine) NextAdvance() (at time.Duration, stopped bool) { return c.wake
 func (c *Machine) Wake(now time.Duration, n wakeup.Wakeup) {
 	c.now = now
 	c.reader.woken = c.reader.woken.And(n)
-	c.deferred.woken = c.deferred.woken || n.Deferred && c.concerns(n)
+	if c.concerns(n) {
+		c.deferred.woken = c.deferred.woken || n.Deferred
+		c.signals.woken()
+	}
+}
+
+// Listening tells the machine that a signal of the store has arrived, or with heard false that
+// listening for signals has ended.
+func (c *Machine) Listening(now time.Duration, heard bool) {
+	c.now = now
+	c.signals.listening(heard)
 }
 
 // concerns tells whether n is about a shard of this relay. Shards acquired later are polled anyway.

@@ -27,7 +27,8 @@ type reader struct {
 	pollAt   time.Duration
 	delay    time.Duration
 	followed bool // the next fetch follows wake-ups …
-	polled   bool // … and polls all shards
+	polled   bool // … and polls all shards …
+	alone    bool // … without a wake-up, after a while without events
 	from     int  // the shard to be read first
 	budget   budget
 
@@ -153,12 +154,16 @@ func (rd *reader) pollAll() {
 		return
 	}
 	rd.pacer.last = rd.now
+	rd.alone = rd.woken.None() && rd.delay >= rd.cfg.PollMax
 	if !rd.woken.None() {
 		rd.paced = max(rd.paced, rd.now) + rd.pacer.interval
 		rd.delay = 0 // the wake-up may have come before the commit
 	}
 	rd.woken, rd.polled = wakeup.Wakeup{}, true
 	rd.delay = min(max(2*rd.delay, rd.pacer.interval), rd.cfg.PollMax)
+	if longest := rd.signals.longest(); rd.delay >= rd.cfg.PollMax {
+		rd.delay = longest
+	}
 	rd.pollAt = rd.now + rd.delay
 }
 
@@ -207,7 +212,10 @@ func (rd *reader) fetchRanges() *Call {
 	f := new(fetch)
 	cl := ask(f)
 	f.woken = rd.followed && !rd.polled
-	rd.followed, rd.polled = false, false
+	if f.alone = rd.alone; rd.polled {
+		rd.deferred.look(f)
+	}
+	rd.followed, rd.polled, rd.alone = false, false, false
 	young, old := rd.late.floor()
 	f.old, f.sampled = old, rd.late.sampled
 	first := rd.from
@@ -260,6 +268,7 @@ func (rd *reader) byShard(cl *Call) (positions [idgen.Shards]int) {
 func (rd *reader) fetched(cl *Call) {
 	f := cl.fetch()
 	rd.budget.booked(cl.Err, rd.now-cl.issued > rd.cfg.LeaseTTL/2, f.Rows)
+	rd.deferred.looked(cl)
 	if f.lap {
 		rd.laps.paged(cl)
 	}
@@ -281,6 +290,9 @@ func (rd *reader) fetched(cl *Call) {
 		}
 		rd.pacer.found(cl.issued, len(f.Rows))
 		rd.late.read += len(f.Rows)
+		if len(f.Rows) > 0 {
+			rd.signals.found(f.alone && rd.woken.None())
+		}
 		if len(f.Rows) > 0 && !f.woken { // wake-ups tell of further events, without a poll
 			rd.delay = rd.pacer.interval
 			rd.pollAt = min(rd.pollAt, cl.issued+rd.pacer.interval)
@@ -475,22 +487,4 @@ func (rd *reader) leaveToLap(l *keyLine) {
 	l.hole = 0
 	rd.parking.recheck(l)
 	rd.keys.dropIdle(l)
-}
-
-// capacity is the most events in memory: twice the window, or as many as WindowBytes has room for.
-func (rd *reader) capacity() int {
-	most := 2 * rd.cfg.Window
-	if average := rd.budget.average; average*float64(most) > float64(rd.cfg.WindowBytes) {
-		most = max(2, int(float64(rd.cfg.WindowBytes)/average))
-	}
-	return most
-}
-
-// room is how many further events memory may take.
-func (rd *reader) room() int { return rd.capacity() - rd.keys.buffered + rd.routes.stalledRoom() }
-
-// coldLimit is the limit of rows of a polled shard, and of a late range. A late range with as many
-// rows counts as cut short.
-func (rd *reader) coldLimit() int {
-	return max(1, min(rd.limits.cold, rd.budget.rows()/len(rd.shards)))
 }

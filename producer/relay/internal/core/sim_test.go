@@ -91,7 +91,7 @@ func newSimulation(t testing.TB, seed uint64) *simulation {
 		Window: pick(1, 3, 8, 50), MaxPerKey: pick(1, 2, 5), FetchSize: pick(1, 4, 100),
 		MaxAttempts: pick(1, 2, 4), HoldDeadKeys: flag(), LeaseTTL: 2 * time.Second,
 		Backoff:            Backoff{Initial: 50 * time.Millisecond, Max: 500 * time.Millisecond},
-		RouteProbeInterval: 50 * time.Millisecond,
+		RouteProbeInterval: 50 * time.Millisecond, PollIdle: time.Duration(pick(0, 700, 3000)) * time.Millisecond,
 	}
 	s.limits = coreLimits{
 		cold: pick(1, 2, 16), follow: pick(1, 3, 2000), blocked: pick(1, 2, 1000), due: pick(1, 5, 256),

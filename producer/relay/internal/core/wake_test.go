@@ -209,6 +209,7 @@ func (s *simulation) wake(n wakeup.Wakeup) {
 	}
 	for _, rel := range s.relays {
 		if s.chance(2) {
+			rel.core.Listening(s.now, !s.chance(8))
 			rel.core.Wake(s.now, n)
 		}
 	}

@@ -30,6 +30,24 @@ func (f *Store) AddDeferred(topic, key string, due time.Duration) int64 {
 	return seq
 }
 
+// FetchAndLook implements [outbox.Looker].
+func (f *Store) FetchAndLook(ctx context.Context, ranges []outbox.Range, shards []int) ([]outbox.Queued, time.Duration, error) {
+	rows, err := f.Fetch(ctx, ranges)
+	if err != nil {
+		return nil, 0, err
+	}
+	f.Mu.Lock()
+	defer f.Mu.Unlock()
+	f.Calls["Look"]++
+	next := time.Duration(-1)
+	for seq, at := range f.Deferred {
+		if wait := max(at-f.Clock(), 0); slices.Contains(shards, f.Log[seq].Shard) && (next < 0 || wait < next) {
+			next = wait
+		}
+	}
+	return rows, next, nil
+}
+
 // Undefer implements [outbox.RelayStore].
 func (f *Store) Undefer(_ context.Context, relay string, leases []outbox.Lease, limit int) (outbox.Undeferred, error) {
 	leave, err := f.Enter("Undefer")

@@ -3,6 +3,7 @@ package memstore
 import (
 	"context"
 	"slices"
+	"time"
 
 	"github.com/boxpair/boxpair/store/outbox"
 )
@@ -63,4 +64,19 @@ func (f *Store) Numbers(seqs []int64) []int64 {
 		numbers[i] = f.NumberOf(seq)
 	}
 	return numbers
+}
+
+// Pulse implements [outbox.Pulser].
+func (f *Store) Pulse(ctx context.Context, relay string, ttl time.Duration, leases []outbox.Lease, read int64) (p outbox.Pulse, err error) {
+	if p.Renewals, err = f.Renew(ctx, relay, ttl, leases); err != nil {
+		return outbox.Pulse{}, err
+	}
+	if p.Live, err = f.Heartbeat(ctx, relay, ttl); err != nil {
+		return outbox.Pulse{}, err
+	}
+	if p.Identity, err = f.Identity(ctx); err != nil {
+		return outbox.Pulse{}, err
+	}
+	p.Sequence = f.CheckSequence(ctx, read)
+	return p, nil
 }

@@ -2,6 +2,7 @@ package statement
 
 import (
 	"context"
+	"errors"
 
 	"github.com/boxpair/boxpair/store/outbox"
 )
@@ -9,6 +10,7 @@ import (
 // Renew extends leases.
 type Renew struct {
 	Leases []outbox.Lease
+	Beat   *Heartbeat // wanted in the same transaction; nil in the answer if there was none
 
 	Renewals []outbox.Renewal
 }
@@ -18,6 +20,18 @@ func (*Renew) Op() Op { return OpRenew }
 
 // Execute implements [Statement].
 func (s *Renew) Execute(ctx context.Context, store outbox.RelayStore, by *Asker) (err error) {
+	beat := s.Beat
+	s.Beat = nil
+	if pulser, ok := store.(outbox.Pulser); ok && beat != nil {
+		pulse, err := pulser.Pulse(ctx, by.Name, by.LeaseTTL, s.Leases, beat.Read)
+		if err == nil {
+			beat.Live, beat.Identity, beat.Sequence = pulse.Live, pulse.Identity, pulse.Sequence
+			s.Renewals, s.Beat = pulse.Renewals, beat
+		}
+		if !errors.Is(err, errors.ErrUnsupported) {
+			return err
+		}
+	}
 	s.Renewals, err = store.Renew(ctx, by.Name, by.LeaseTTL, s.Leases)
 	return err
 }

@@ -10,8 +10,10 @@ import (
 // Fetch reads ranges of the queue.
 type Fetch struct {
 	Ranges []outbox.Range
+	Look   []int // shards whose next deferred event is wanted as well; nil in the answer if it is not known
 
 	Rows []outbox.Queued
+	Next time.Duration // until the first deferred event is due; 0: it is due, -1: there is none
 }
 
 // Op is [OpFetch].
@@ -19,6 +21,11 @@ func (*Fetch) Op() Op { return OpFetch }
 
 // Execute implements [Statement].
 func (s *Fetch) Execute(ctx context.Context, store outbox.RelayStore, _ *Asker) (err error) {
+	if looker, ok := store.(outbox.Looker); ok && len(s.Look) > 0 {
+		s.Rows, s.Next, err = looker.FetchAndLook(ctx, s.Ranges, s.Look)
+		return err
+	}
+	s.Look = nil
 	s.Rows, err = store.Fetch(ctx, s.Ranges)
 	return err
 }

@@ -1,0 +1,175 @@
+package core
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/boxpair/boxpair/idgen"
+	"github.com/boxpair/boxpair/producer/internal/wakeup"
+	"github.com/boxpair/boxpair/producer/relay/internal/statement"
+)
+
+// idling is a relay to which a signal has brought an event, long ago.
+func idling(t *testing.T) (*rig, *rigRelay) {
+	t.Helper()
+	r := newRig(t)
+	rel := r.start(Options{PollIdle: 5 * time.Second})
+	r.run(time.Second)
+	rel.core.Listening(r.now, true)
+	r.committed(rel, 29*time.Second)
+	return r, rel
+}
+
+// minute returns the statements of the next minute.
+func (r *rig) minute(rel *rigRelay) map[statement.Op]int {
+	rel.calls = nil
+	r.run(time.Minute)
+	n := make(map[statement.Op]int)
+	for _, op := range rel.calls {
+		n[op]++
+	}
+	return n
+}
+
+func TestIdleRelayPollsRarelyWhileSignalsArrive(t *testing.T) {
+	t.Parallel()
+	r, rel := idling(t)
+	n := r.minute(rel)
+	if n[statement.OpFetch] > 13 || n[statement.OpUndefer] > 1 || len(rel.calls) > 36 {
+		t.Errorf("in a minute: %v", n)
+	}
+	for range 3 {
+		at := r.now
+		if seq := r.committed(rel, time.Second); r.seenAt(seq) != at {
+			t.Errorf("an event of which a signal tells was committed at %v and sent at %v", at, r.seenAt(seq))
+		}
+		r.run(30 * time.Second)
+	}
+	due := r.now + 61*time.Second
+	seq := r.store.AddDeferred("topic", "key", due)
+	rel.core.Wake(r.now, wakeup.All)
+	r.run(2 * time.Minute)
+	if at := r.seenAt(seq); at < due || at > due+time.Millisecond {
+		t.Errorf("an event due at %v was sent at %v", due, at)
+	}
+}
+
+func TestRelayWithoutSignalsPollsAsOften(t *testing.T) {
+	t.Parallel()
+	for name, prepare := range map[string]func(r *rig, rel *rigRelay){
+		"none has arrived": func(*rig, *rigRelay) {},
+		"listening has ended": func(r *rig, rel *rigRelay) {
+			rel.core.Listening(r.now, true)
+			r.run(33 * time.Second)
+			rel.core.Listening(r.now, false)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			rel := r.start(Options{PollIdle: 5 * time.Second})
+			r.run(30 * time.Second)
+			prepare(r, rel)
+			if n := r.minute(rel); n[statement.OpFetch] < 119 {
+				t.Errorf("in a minute: %v", n)
+			}
+		})
+	}
+}
+
+func TestEventWithoutASignalMakesTheRelayPollOften(t *testing.T) {
+	t.Parallel()
+	r, rel := idling(t)
+	unannounced := func(most time.Duration) {
+		t.Helper()
+		at := r.now
+		seq := r.store.Add("topic", fmt.Sprint("key", at))
+		r.run(37 * time.Second)
+		if seen := r.seenAt(seq); seen < 0 || seen-at > most {
+			t.Errorf("committed at %v, sent at %v", at, seen)
+		}
+	}
+	unannounced(5 * time.Second)
+	unannounced(500 * time.Millisecond)
+	rel.core.Listening(r.now, true) // others send signals
+	r.committed(rel, 33*time.Second) // not when a rare poll would come
+	unannounced(500 * time.Millisecond)
+	r.run(time.Hour)
+	rel.core.Listening(r.now, true)
+	r.run(30 * time.Second)
+	if n := r.minute(rel); n[statement.OpFetch] > 13 {
+		t.Errorf("in a minute, an hour later: %v", n)
+	}
+}
+
+func TestSignalMayComeAfterItsEvent(t *testing.T) {
+	t.Parallel()
+	r, rel := idling(t)
+	seq := r.store.Add("topic", "key")
+	for r.seenAt(seq) < 0 {
+		r.run(10 * time.Millisecond)
+	}
+	r.run(time.Second)
+	rel.core.Listening(r.now, true)
+	rel.core.Wake(r.now, wakeup.All)
+	r.run(30 * time.Second)
+	if n := r.minute(rel); n[statement.OpFetch] > 13 {
+		t.Errorf("in a minute: %v", n)
+	}
+}
+
+func TestEarlySignalIsFollowedByFrequentPolls(t *testing.T) {
+	t.Parallel()
+	r, rel := idling(t)
+	rel.core.Wake(r.now, wakeup.All)
+	r.run(9 * time.Second)
+	at := r.now
+	seq := r.store.Add("topic", "key")
+	r.run(time.Minute)
+	if seen := r.seenAt(seq); seen-at > 500*time.Millisecond {
+		t.Errorf("committed at %v, sent at %v", at, seen)
+	}
+}
+
+func TestDeferredEventWithoutASignalIsFoundByAPoll(t *testing.T) {
+	t.Parallel()
+	for name, after := range map[string]time.Duration{"due before the poll": time.Second, "due after it": 7 * time.Second} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r, _ := idling(t)
+			at := r.now
+			seq := r.store.AddDeferred("topic", "key", at+after)
+			r.run(30 * time.Second)
+			if seen, most := r.seenAt(seq), max(after, 5*time.Second); seen < at+after || seen > at+most+10*time.Millisecond {
+				t.Errorf("due at %v, sent at %v", at+after, seen)
+			}
+		})
+	}
+}
+
+func TestHeartbeatThatFailsCostsNoLease(t *testing.T) {
+	t.Parallel()
+	r, rel := idling(t)
+	failing := true
+	r.store.Fail = func(step string) error {
+		if step == "Heartbeat" && failing {
+			return errRefused
+		}
+		return nil
+	}
+	r.run(time.Minute)
+	if n := rel.core.leases.held; n != idgen.Shards {
+		t.Errorf("%d shards are left", n)
+	}
+	for no, sh := range rel.core.shards {
+		if sh != nil && sh.until < r.now {
+			t.Errorf("the lease of shard %d has ended", no)
+		}
+	}
+	failing = false
+	r.run(10 * time.Second)
+	if n := r.minute(rel); n[statement.OpHeartbeat] > 0 || n[statement.OpRenew] > 19 {
+		t.Errorf("in a minute: %v", n)
+	}
+}

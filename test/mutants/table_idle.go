@@ -1,0 +1,65 @@
+package mutants
+
+// idling is about what an idle relay and an idle inbox leave out.
+var idling = []Mutant{
+	{
+		Name: "idle-without-signals", Guarantee: "G2",
+		Broken: "A relay that gets no wake-ups, as behind a pooler, polls as rarely as one that does.",
+		File:   "producer/relay/internal/core/signals.go",
+		Old:    `sg.heard && sg.now >= sg.doubtUntil`,
+		New:    `sg.now >= sg.doubtUntil`,
+		Test:   Test{"producer/relay/internal/core", "TestRelayWithoutSignalsPollsAsOften"},
+	},
+	{
+		Name: "idle-after-listening", Guarantee: "G2",
+		Broken: "A relay whose connection for wake-ups is gone polls as rarely as before.",
+		File:   "producer/relay/loop.go",
+		Old:    `		l.listening(false)`,
+		New:    `		l.listening(true)`,
+		Test:   Test{"producer/relay", "TestIdleRelayCostsFewStatementsWhileItsSignalsArrive"},
+	},
+	{
+		Name: "signals-without-doubt", Guarantee: "G2",
+		Broken: "A process that sends no wake-ups beside others that do has all its events found late.",
+		File:   "producer/relay/internal/core/signals.go",
+		Old:    `	sg.heard, sg.doubtUntil = false, sg.now+doubtFor`,
+		New:    `	sg.heard, sg.doubtUntil = false, sg.now`,
+		Test:   Test{"producer/relay/internal/core", "TestEventWithoutASignalMakesTheRelayPollOften"},
+	},
+	{
+		Name: "idle-at-once", Guarantee: "G2",
+		Broken: "An event that is committed after its wake-up is found late.",
+		File:   "producer/relay/internal/core/signals.go",
+		Old:    `(sg.now-sg.newsAt)/idleAfter >= sg.cfg.PollIdle`,
+		New:    `(sg.now-sg.newsAt)*100 >= sg.cfg.PollIdle`,
+		Test:   Test{"producer/relay/internal/core", "TestEarlySignalIsFollowedByFrequentPolls"},
+	},
+	{
+		Name: "due-event-looked-over", Guarantee: "G2",
+		Broken: "A deferred event that a poll of the queue finds due waits for the next poll of its own.",
+		File:   "producer/relay/internal/core/deferred.go",
+		Old:    `	case cl.Err != nil, f.Look == nil, f.Next == 0:`,
+		New:    `	case cl.Err != nil, f.Look == nil:`,
+		Test:   Test{"producer/relay/internal/core", "TestDeferredEventWithoutASignalIsFoundByAPoll"},
+	},
+	{
+		Name: "renewal-held-up-by-heartbeats", Guarantee: "G4",
+		Broken: "A heartbeat that fails takes the renewal of the leases along, again and again.",
+		File:   "producer/relay/internal/core/leases.go",
+		Old:    `		ls.beatsApart = true // what`,
+		New:    `		ls.beatsApart = false // what`,
+		Test:   Test{"producer/relay/internal/core", "TestHeartbeatThatFailsCostsNoLease"},
+	},
+	{
+		Name: "other-database-beside-due-messages", Guarantee: "G3",
+		Broken: "An idle inbox does not notice that its database is another one: its window knows lost messages.",
+		File:   "consumer/database.go",
+		Old: `	if err == nil {
+		err = i.identified(ctx, name, begun)
+	}`,
+		New: `	if err == nil {
+		i.identity.record(name, begun)
+	}`,
+		Test: Test{"consumer", "TestIdleInboxLooksForDueMessagesAndAtTheDatabaseTogether"},
+	},
+}
