@@ -55,7 +55,7 @@ GRANT SELECT, DELETE, INSERT (shard, id, topic, key, state, attempts, next_attem
 GRANT INSERT (event_id, outcome, error, relay) ON "boxpair"."outbox_attempts" TO "boxpair_relay";
 GRANT INSERT (relay, event_ids) ON "boxpair"."outbox_receipts" TO "boxpair_relay";
 GRANT SELECT, UPDATE (owner, epoch, leased_at, lease_until, rewind_to, rewind_ticket,
-      low_water, low_epoch, low_history, tail, tail_round, tail_passed) ON "boxpair"."outbox_shards" TO "boxpair_relay";
+      low_water, low_epoch, low_history, tail, tail_round, tail_passed, witness, witness_epoch) ON "boxpair"."outbox_shards" TO "boxpair_relay";
 GRANT SELECT, INSERT, UPDATE (seen_at, seen_until, reported_at, report), DELETE ON "boxpair"."outbox_relays" TO "boxpair_relay";
 GRANT SELECT, INSERT, UPDATE (route, state, since, last_error), DELETE ON "boxpair"."outbox_routes" TO "boxpair_relay";
 GRANT SELECT ON "boxpair"."pauses" TO "boxpair_relay";

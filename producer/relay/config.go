@@ -21,8 +21,9 @@ type Config struct {
 	Name string `yaml:"name" env:"NAME"`
 
 	// LeaseTTL is how long a shard belongs to a relay without a renewal: the shards of a dead relay
-	// stand still for at most LeaseTTL. Leases are renewed after a third of LeaseTTL, and no
-	// statement may take longer than LeaseTTL. Defaults to 10 s; at least 100 ms.
+	// stand still for LeaseTTL and a little longer. On PostgreSQL they are taken over half a second
+	// after the end of its process, if the relay listens and no pooler is in between. Leases are
+	// renewed after a third of LeaseTTL, and no statement may take longer than LeaseTTL. Defaults to 10 s; at least 100 ms.
 	LeaseTTL time.Duration `yaml:"lease_ttl" env:"LEASE_TTL"`
 	// Window is how many events may be in flight at the transport at once. After a crash, at most
 	// four times as many events are sent a second time. Defaults to 1000.
@@ -82,7 +83,8 @@ type Config struct {
 	// or to PollMax if PollMax is set.
 	PollIdle time.Duration `yaml:"poll_idle" env:"POLL_IDLE"`
 	// PollOnly keeps the relay from listening for wake-ups of other processes, which takes a
-	// connection of its own. Defaults to false.
+	// connection of its own. If the relay dies, its shards then stand still until its leases end.
+	// Defaults to false.
 	PollOnly bool `yaml:"poll_only" env:"POLL_ONLY"`
 
 	// SendTimeout bounds the wait for the outcome of one send. An event whose outcome is unknown by

@@ -62,6 +62,7 @@ func newRelayLoop(store outbox.RelayStore, sender transport.Sender, cfg Config, 
 	}
 	settings := cfg.core()
 	settings.Origin, settings.Version = l.origin, version.Library()
+	_, settings.Witnesses = store.(outbox.Witnesser)
 	settings.Host, _ = os.Hostname() // "" if the system does not tell
 	l.core, l.asker = core.New(settings, l.topics(), rnd, once), settings.Asker()
 	return l
@@ -139,6 +140,7 @@ func (l *relayLoop) locked(do func(now time.Duration)) {
 // step is due after wait.
 func (l *relayLoop) step(work context.Context) (wait time.Duration, stopped bool) {
 	replies, outcomes, overdue, woken := l.box.take()
+	witness := l.box.witness.Load()
 	l.mu.Lock()
 	c := l.core
 	now := l.now()
@@ -156,6 +158,7 @@ func (l *relayLoop) step(work context.Context) (wait time.Duration, stopped bool
 		c.Outcome(now, res)
 	}
 	c.Overdue(now, overdue)
+	c.Witness(now, witness)
 	if !woken.None() {
 		c.Wake(now, woken)
 	}
@@ -213,7 +216,7 @@ func (l *relayLoop) execute(ctx context.Context, cl *core.Call) {
 func (l *relayLoop) listen(ctx context.Context) {
 	for fails := 0; ; fails++ {
 		began := time.Now()
-		err := l.store.Listen(ctx, l.passWakeup)
+		err := l.listenOnce(ctx)
 		if ctx.Err() != nil || errors.Is(err, outbox.ErrNoSignal) {
 			return
 		}
@@ -228,6 +231,13 @@ func (l *relayLoop) listen(ctx context.Context) {
 		}
 		l.box.wake(wakeup.All) // for commits during the break
 	}
+}
+
+func (l *relayLoop) listenOnce(ctx context.Context) error {
+	if store, ok := l.store.(outbox.Witnesser); ok {
+		return store.ListenWitnessed(ctx, l.box.witnessed, l.passWakeup)
+	}
+	return l.store.Listen(ctx, l.passWakeup)
 }
 
 // passWakeup passes on a wake-up from another process. Commits in this process are known already: a
@@ -245,7 +255,8 @@ func (l *relayLoop) listening(heard bool) {
 
 // mailbox collects the input between two steps. Its methods never block.
 type mailbox struct {
-	signal chan struct{} // has room for one
+	signal  chan struct{} // has room for one
+	witness atomic.Int64  // of the session that listens
 
 	mu       sync.Mutex
 	replies  []*core.Call
@@ -290,6 +301,11 @@ func (b *mailbox) wake(n wakeup.Wakeup) {
 	b.mu.Lock()
 	b.woken = b.woken.And(n)
 	b.mu.Unlock()
+	b.notify()
+}
+
+func (b *mailbox) witnessed(witness int64) {
+	b.witness.Store(witness)
 	b.notify()
 }
 

@@ -68,6 +68,30 @@ type Looker interface {
 	FetchAndLook(ctx context.Context, ranges []Range, shards []int) (rows []Queued, next time.Duration, err error)
 }
 
+// Witnesser is an optional part of a store whose sessions end with their process. A witness is the
+// number of such a session, and lasts as long as the session. A number is never given to another
+// session. A relay records its witness with its leases: if the witness has ended, the relay has died
+// or will stop sending at once, and other relays need not wait for the end of its leases.
+//
+// Witnesses only shorten the wait. A relay without a witness, as behind a pooler, has its leases.
+type Witnesser interface {
+	// ListenWitnessed is [RelayStore.Listen] in a session with a witness. It calls witnessed with
+	// the witness, and with 0 as soon as the session has ended. It calls witnessed with neither if
+	// the session may end without this process being told. witnessed does not block.
+	ListenWitnessed(ctx context.Context, witnessed func(witness int64), woken func(text string)) error
+	// Attest records witness with leases in place of an earlier witness; 0 records that there is none.
+	// A witness that has ended is recorded as none, and lost leases are skipped. The witness of a
+	// lease is forgotten when the epoch of its shard grows.
+	Attest(ctx context.Context, relay string, leases []Lease, witness int64) error
+	// EndedWitnesses returns the witnesses recorded with leases that were not given back, as far as
+	// the witnesses have ended.
+	EndedWitnesses(ctx context.Context) ([]int64, error)
+	// Expire ends the leases with which one of witnesses is recorded, and makes their owners
+	// invisible. The owners stay: such leases can be renewed, and whoever acquires them is told that
+	// they were not given back.
+	Expire(ctx context.Context, witnesses []int64) error
+}
+
 // RelayStore keeps the leases, the queue and the parked events for relays.
 //
 // Every method that takes leases and changes events is fenced: it locks the shard row for owner and

@@ -11,6 +11,16 @@ import (
 // closes the connection in the end; the pool may open a new connection meanwhile. A pooler in
 // transaction mode passes no signals on: poll instead.
 func (s *Store) Listen(ctx context.Context, woken func(text string)) error {
+	return s.listen(ctx, nil, woken)
+}
+
+// ListenWitnessed implements [outbox.Witnesser] with the connection of [Store.Listen], whose session
+// also holds an advisory lock. There is no witness behind a pooler.
+func (s *Store) ListenWitnessed(ctx context.Context, witnessed func(witness int64), woken func(text string)) error {
+	return s.listen(ctx, witnessed, woken)
+}
+
+func (s *Store) listen(ctx context.Context, witnessed func(witness int64), woken func(text string)) error {
 	pooled, err := s.pool.Acquire(ctx)
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
@@ -21,8 +31,18 @@ func (s *Store) Listen(ctx context.Context, woken func(text string)) error {
 		defer cancel()
 		_ = conn.Close(ctx)
 	}()
+	var witness int64
+	if witnessed != nil {
+		if witness, err = s.witness(ctx, conn); err != nil {
+			return fmt.Errorf("listen: %w", err)
+		}
+	}
 	if _, err := conn.Exec(ctx, "LISTEN "+migrations.Quote(s.channel)); err != nil {
 		return fmt.Errorf("listen: %w", err)
+	}
+	if witness != 0 {
+		witnessed(witness)
+		defer witnessed(0) // before the connection is closed, which takes time
 	}
 	for {
 		n, err := conn.WaitForNotification(ctx)

@@ -58,6 +58,7 @@ type child struct {
 	AMQP     string
 	Topic    string
 	LeaseTTL time.Duration
+	Listens  bool // a relay, so it has a witness
 	// Partitions of the topic, for a consumer.
 	Partitions int
 	// Point is where the child waits until it is killed: written or committed for a
@@ -122,8 +123,11 @@ func (c *child) relay(ctx context.Context, store outbox.RelayStore, goOn <-chan 
 	if err != nil {
 		return err
 	}
-	relay, err := relay.NewStandalone(&slowStore{store, c, goOn}, publisher, relay.Config{
-		LeaseTTL: c.LeaseTTL, PollOnly: true, Logger: slog.New(slog.NewTextHandler(os.Stdout, nil)),
+	if c.Point != "" {
+		store = &slowStore{store, c, goOn}
+	}
+	relay, err := relay.NewStandalone(store, publisher, relay.Config{
+		LeaseTTL: c.LeaseTTL, PollOnly: !c.Listens, Logger: slog.New(slog.NewTextHandler(os.Stdout, nil)),
 	})
 	if err != nil {
 		return err
@@ -140,9 +144,6 @@ type slowStore struct {
 }
 
 func (s *slowStore) Mark(ctx context.Context, relay string, marks []outbox.Mark) ([]int, error) {
-	if s.child.Point != "marking" {
-		return s.RelayStore.Mark(ctx, relay, marks)
-	}
 	s.child.say("at marking")
 	<-s.goOn
 	lost, err := s.RelayStore.Mark(context.WithoutCancel(ctx), relay, marks)

@@ -56,7 +56,7 @@ func (t Test) Function() string {
 
 // All returns all mutants. Their names differ.
 func All() []Mutant {
-	return slices.Concat(identity, writing, leasing, handingOver, idling, relaying, ordering, deferring, routing, turns,
+	return slices.Concat(identity, writing, leasing, witnessing, handingOver, idling, relaying, ordering, deferring, routing, turns,
 		claiming, hoping, grouping, misuse, operating, remembering, parking, storing, permitting, reporting, controlling, handling, calling, publishing, wiring, connecting, batches, subscribing, partitioning, embedded)
 }
 

@@ -23,6 +23,7 @@ type Options struct {
 	RouteProbeInterval time.Duration
 	RouteGrace         time.Duration
 	Observed           bool // notices are wanted
+	Witnesses          bool // the store is an outbox.Witnesser
 
 	// Origin is the time at 0. Host and Version are told in reports.
 	Origin        time.Time

@@ -4,6 +4,7 @@
 // The state of the machine is divided among owners:
 //
 //	leases    which shards this relay owns, and until when
+//	witness   whether other relays have ended before their leases
 //	loading   which keys of an acquired shard are blocked
 //	signals   whether the relay learns of the commits of others
 //	reader    which rows of the queue are fetched next

@@ -74,13 +74,16 @@ func (ls *leases) next() *Call {
 		}
 		return ls.releaseCall(true)
 	}
+	if cl := ls.witness.attestCall(); cl != nil { // doubtful leases are not renewed before
+		return cl
+	}
 	if ls.held > 0 && ls.renewalDue() {
 		return ls.renewCall()
 	}
 	if ls.now >= ls.beatAt && !ls.stopping {
 		return ask(&statement.Heartbeat{Read: ls.numbers.read})
 	}
-	for _, next := range [...]func() *Call{ls.lows.call, ls.yieldedCall, ls.clearCall, ls.acquireCall} {
+	for _, next := range [...]func() *Call{ls.lows.call, ls.yieldedCall, ls.clearCall, ls.acquireCall, ls.witness.call} {
 		if cl := next(); cl != nil {
 			return cl
 		}
@@ -222,6 +225,8 @@ func (ls *leases) reply(cl *Call) {
 		cl.shards[0].clear = false
 	case *statement.KeepLow:
 		ls.lows.reply(cl)
+	default:
+		ls.witness.reply(cl)
 	}
 }
 
@@ -236,6 +241,7 @@ func (ls *leases) beaten(s *statement.Heartbeat, issued time.Duration) {
 		ls.acquireAt = 0
 	}
 	ls.yieldSurplus()
+	ls.witness.beat()
 }
 
 // identified compares the identity of the database with the last identity. A different database may
@@ -289,6 +295,9 @@ func (ls *leases) contradicts(known *Entry, row *outbox.Queued) bool {
 }
 
 func (ls *leases) failed(cl *Call) {
+	if ls.witness.failed(cl) {
+		return
+	}
 	if s, ok := cl.Statement.(*renew); ok && s.beats {
 		ls.beatsApart = true // what holds up heartbeats must not hold up the leases
 	}
@@ -321,9 +330,11 @@ func (ls *leases) renewed(cl *Call) {
 			ls.lose(sh, "renewal")
 			continue
 		}
-		sh.until = cl.issued + ls.cfg.LeaseTTL - ls.margin()
-		for e := sh.held.pop(); e != nil; e = sh.held.pop() {
-			ls.keys.place(e)
+		if !ls.witness.doubts(sh) {
+			sh.until = cl.issued + ls.cfg.LeaseTTL - ls.margin()
+			for e := sh.held.pop(); e != nil; e = sh.held.pop() {
+				ls.keys.place(e)
+			}
 		}
 		if r := s.Renewals[i]; r.Rewind && !sh.yielding && (r.Ticket != sh.ticket || sh.phase == phaseReady && !sh.clear) {
 			ls.rewind(sh, r)
@@ -331,19 +342,6 @@ func (ls *leases) renewed(cl *Call) {
 		if sh.open() {
 			ls.learnReplays(sh, s.awaited[n]) // otherwise loading.open learns them
 		}
-	}
-}
-
-// learnReplays notes that low was set back for replays up to ticket, and lets sh be read on unless
-// sh awaits a later replay.
-func (ls *leases) learnReplays(sh *shardState, ticket int64) {
-	sh.replaysKnown = max(sh.replaysKnown, ticket)
-	switch {
-	case sh.replaysAwaited == 0:
-	case sh.replaysAwaited <= sh.replaysKnown:
-		sh.replaysAwaited, sh.more = 0, true
-	default:
-		ls.replaysAwaited = true
 	}
 }
 
@@ -387,6 +385,7 @@ func (ls *leases) granted(g outbox.Grant, issued time.Duration) {
 	}
 	ls.shards[sh.no] = sh
 	ls.held++
+	ls.witness.stale = true
 	if ls.held == 1 {
 		ls.renewAt = issued + ls.cfg.LeaseTTL/3
 	}

@@ -16,7 +16,7 @@ import (
 // clocks: input comes with its time, and decisions are output. Equal input gives equal output, so a
 // simulator can drive the machine through any order of input and crash the machine anywhere.
 //
-// Input is Reply, Outcome, Overdue, Wake, Listening, Stop and Abandon, in any number, then Advance. Output is
+// Input is Reply, Outcome, Overdue, Wake, Listening, Witness, Stop and Abandon, in any number, then Advance. Output is
 // the result of Flush: calls, each to be executed and given back by Reply; sends, each to be
 // answered by Outcome; and notes for the log. Without input, the next Advance is due at the time
 // that NextAdvance returns.
@@ -44,6 +44,7 @@ type Machine struct {
 // documentation.
 type owners struct {
 	leases   leases
+	witness  witnesses
 	loading  loading
 	signals  signals
 	reader   reader
@@ -159,6 +160,7 @@ func New(cfg Options, topics Topics, rnd *rand.Rand, once bool) *Machine {
 	}
 	c.owners = owners{
 		leases:  leases{Machine: c},
+		witness: witnesses{Machine: c},
 		loading: loading{Machine: c},
 		signals: signals{Machine: c},
 		reader: reader{
@@ -189,7 +191,8 @@ func (c *Machine) Reply(now time.Duration, cl *Call) {
 	c.now = now
 	c.noteCall(cl)
 	switch op := cl.Op(); op {
-	case statement.OpRenew, statement.OpHeartbeat, statement.OpAcquire, statement.OpRelease, statement.OpClearRewind, statement.OpKeepLow:
+	case statement.OpRenew, statement.OpHeartbeat, statement.OpAcquire, statement.OpRelease, statement.OpClearRewind, statement.OpKeepLow,
+		statement.OpAttest, statement.OpEndedWitnesses, statement.OpExpire:
 		c.leases.reply(cl)
 	case statement.OpReport:
 		c.reports.reply(cl)
@@ -234,6 +237,7 @@ func (c *Machine) Wake(now time.Duration, n wakeup.Wakeup) {
 		c.deferred.woken = c.deferred.woken || n.Deferred
 		c.signals.woken()
 	}
+	c.witness.woken(n.Shards)
 }
 
 // Listening tells the machine that a signal of the store has arrived, or with heard false that
@@ -241,6 +245,12 @@ func (c *Machine) Wake(now time.Duration, n wakeup.Wakeup) {
 func (c *Machine) Listening(now time.Duration, heard bool) {
 	c.now = now
 	c.signals.listening(heard)
+}
+
+// Witness takes the witness of the session in which the relay listens; 0: there is none.
+func (c *Machine) Witness(now time.Duration, witness int64) {
+	c.now = now
+	c.witness.changed(witness)
 }
 
 // concerns tells whether n is about a shard of this relay. Shards acquired later are polled anyway.

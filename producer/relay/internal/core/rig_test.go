@@ -162,7 +162,7 @@ func rowsOf(cl *Call) []outbox.Queued {
 }
 
 func (rel *rigRelay) execute(cl *Call) {
-	cl.Err = cl.Execute(context.Background(), rel.rig.store, rel.core.cfg.Asker())
+	cl.Err = cl.Execute(context.Background(), memstore.Witnessed{Store: rel.rig.store}, rel.core.cfg.Asker())
 	rel.calls = append(rel.calls, cl.Op())
 	if rel.delay != nil && rel.delay(cl) {
 		rel.delayed = append(rel.delayed, cl)

@@ -21,6 +21,7 @@ const (
 type shardState struct {
 	no int
 	shardLease
+	shardWitness
 	shardReplay
 	shardEvents
 	shardQueue

@@ -35,6 +35,9 @@ func (s *simulation) replicate() {
 	}
 	s.counts.FailOvers++
 	s.store.Promote(s.standby)
+	for _, rel := range s.relays {
+		s.hangUp(rel)
+	}
 	s.store.Database = fmt.Sprint("timeline ", s.counts.FailOvers)
 	s.written, s.standby = s.written[:s.standby.Written], nil
 	s.open = nil

@@ -22,22 +22,23 @@ import (
 // late; a broker that refuses, loses its answers, breaks channels and goes away; operators.
 // One seed, one schedule.
 type simulation struct {
-	t      testing.TB
-	seed   uint64
-	trace  bool
-	counts simCounts
-	rnd    *rand.Rand
-	now    time.Duration
-	store  *memstore.Store
-	cfg    Options
-	limits coreLimits
-	relays []*simRelay
-	named  int
-	calm   bool // the faults are over
-	wild   simFaults
-	crash  int     // one step in so many
-	batch  int     // how many events of a key the broker takes as one
-	rate   float64 // of the limited route
+	t        testing.TB
+	seed     uint64
+	trace    bool
+	counts   simCounts
+	rnd      *rand.Rand
+	now      time.Duration
+	store    *memstore.Store
+	cfg      Options
+	limits   coreLimits
+	relays   []*simRelay
+	named    int
+	sessions int64
+	calm     bool // the faults are over
+	wild     simFaults
+	crash    int     // one step in so many
+	batch    int     // how many events of a key the broker takes as one
+	rate     float64 // of the limited route
 
 	locked    map[string]*memstore.Tx // keys that an open transaction writes to
 	open      []*memstore.Tx
@@ -61,17 +62,18 @@ type simulation struct {
 
 // simFaults says what may happen in a schedule.
 type simFaults struct {
-	kill, stop, storeErrors, unavailable, refusals, channels, operators, late, routes, deferrals, failOvers, ttls, pauses, rates bool
+	kill, stop, storeErrors, unavailable, refusals, channels, operators, late, routes, deferrals, failOvers, ttls, pauses, rates, witnesses bool
 }
 
 type simRelay struct {
 	sim     *simulation
 	core    *Machine
 	stopped time.Duration // until then
-	calls   []*Call       // not executed
-	done    []*Call       // executed, not told
-	sends   []rigSend     // not at the broker
-	sent    []SendResult  // not told
+	witness simWitness
+	calls   []*Call      // not executed
+	done    []*Call      // executed, not told
+	sends   []rigSend    // not at the broker
+	sent    []SendResult // not told
 }
 
 func newSimulation(t testing.TB, seed uint64) *simulation {
@@ -84,7 +86,7 @@ func newSimulation(t testing.TB, seed uint64) *simulation {
 	s.store = memstore.New(func() time.Duration { return s.now })
 	s.store.Database = "timeline 0"
 	flag := func() bool { return s.rnd.IntN(2) == 0 }
-	s.wild = simFaults{flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag()}
+	s.wild = simFaults{flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), false}
 	pick := func(of ...int) int { return of[s.rnd.IntN(len(of))] }
 	s.crash = pick(15, 50, 200)
 	s.cfg = Options{
@@ -101,6 +103,7 @@ func newSimulation(t testing.TB, seed uint64) *simulation {
 	}
 	s.batch, s.rate = pick(0, 2, 3, 10), float64(pick(20, 200))
 	s.store.Fail = func(string) error { return nil }
+	s.wild.witnesses = flag()
 	return s
 }
 
@@ -109,7 +112,7 @@ func (s *simulation) chance(n int) bool { return s.rnd.IntN(n) == 0 }
 func (s *simulation) startRelay() {
 	s.named++
 	cfg := s.cfg
-	cfg.Name = fmt.Sprint("relay", s.named)
+	cfg.Name, cfg.Witnesses = fmt.Sprint("relay", s.named), s.wild.witnesses
 	if s.wild.ttls { // as while another one is rolled out
 		cfg.LeaseTTL = []time.Duration{500 * time.Millisecond, 2 * time.Second, 8 * time.Second}[s.rnd.IntN(3)]
 	}
@@ -123,6 +126,9 @@ func (s *simulation) startRelay() {
 	rel.core.limits = s.limits
 	rel.core.topics.Batch = func(string) (int, int) { return s.batch, 1 << 20 }
 	s.relays = append(s.relays, rel)
+	if s.wild.witnesses && s.chance(2) {
+		rel.listen()
+	}
 	s.counts.Relays++
 }
 
@@ -251,11 +257,14 @@ func (s *simulation) execute(rel *simRelay, cl *Call) {
 		fault = 1 + s.rnd.IntN(2)
 	}
 	if fault != 1 {
-		cl.Err = cl.Execute(context.Background(), s.store, rel.core.cfg.Asker())
+		cl.Err = cl.Execute(context.Background(), memstore.Witnessed{Store: s.store}, rel.core.cfg.Asker())
 	}
 	if fault != 0 {
 		s.counts.Statements++
 		cl.Err = errors.New("connection lost")
+	}
+	if cl.Op() == statement.OpExpire {
+		s.counts.Expiries++
 	}
 	rel.done = append(rel.done, cl)
 }
@@ -276,6 +285,7 @@ func (rel *simRelay) step() bool {
 	if s.now < rel.stopped {
 		return false
 	}
+	rel.tell()
 	n := len(rel.calls) + len(rel.done) + len(rel.sends) + len(rel.sent)
 	if turns := 1; n > 0 {
 		if s.calm {
@@ -418,12 +428,14 @@ func (s *simulation) run(steps int) {
 				s.relays[s.rnd.IntN(len(s.relays))].step()
 			}
 		}
+		s.witnesses()
 		s.reap()
 		s.owners()
 		s.lows()
 		s.counts.Steps++
 		if s.wild.kill && len(s.relays) > 0 && s.chance(s.crash) {
 			i := s.rnd.IntN(len(s.relays))
+			s.hangUp(s.relays[i])
 			s.relays = slices.Delete(s.relays, i, i+1)
 			s.counts.Crashes++
 		}
@@ -471,5 +483,10 @@ func (s *simulation) pass() {
 
 // reap replaces relays that have stopped.
 func (s *simulation) reap() {
-	s.relays = slices.DeleteFunc(s.relays, func(rel *simRelay) bool { return rel.core.stopped })
+	s.relays = slices.DeleteFunc(s.relays, func(rel *simRelay) bool {
+		if rel.core.stopped {
+			s.hangUp(rel)
+		}
+		return rel.core.stopped
+	})
 }

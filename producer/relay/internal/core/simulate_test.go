@@ -134,6 +134,8 @@ type simCounts struct {
 	LateCommits int `json:"late_commits"`
 	Deferrals   int `json:"deferrals"`
 	FailOvers   int `json:"fail_overs"`
+	Witnesses   int `json:"witnesses"` // that ended while their relay went on
+	Expiries    int `json:"expiries"`  // statements that ended leases
 }
 
 func (a *simCounts) add(b simCounts) {
@@ -145,6 +147,8 @@ func (a *simCounts) add(b simCounts) {
 	a.Stops += b.Stops
 	a.Shutdowns += b.Shutdowns
 	a.Statements += b.Statements
+	a.Witnesses += b.Witnesses
+	a.Expiries += b.Expiries
 	a.Batches += b.Batches
 	a.Outages += b.Outages
 	a.Refusals += b.Refusals

@@ -54,6 +54,7 @@ type Store struct {
 	Untrue   []string                  // descriptions of untrue kept places
 	Flaws    Flaws
 	Control  memcontrol.Store
+	Sessions map[int64]bool // witnesses of sessions that last
 }
 
 // Flaws are ways in which a store may break its contract.
@@ -83,6 +84,8 @@ type Shard struct {
 	LowEpoch int64       // … since this epoch
 	Tail     outbox.Tail // the kept tail
 	History  string
+	Witness  int64 // of the owner …
+	Attested int64 // … at this epoch
 }
 
 // Failure is a recorded failed attempt.
@@ -112,6 +115,7 @@ func New(clock func() time.Duration) *Store {
 		Reports:  make(map[string]outbox.RelayReport),
 		Open:     make(map[string]*Tx),
 		Receipts: make(map[int64]int),
+		Sessions: make(map[int64]bool),
 		Calls:    make(map[string]int),
 	}
 	f.Control.Now = func() time.Time { return time.Unix(0, 0).Add(clock()) }

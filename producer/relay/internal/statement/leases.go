@@ -117,3 +117,45 @@ func (*KeepLow) Op() Op { return OpKeepLow }
 func (s *KeepLow) Execute(ctx context.Context, store outbox.RelayStore, by *Asker) error {
 	return store.KeepLow(ctx, by.Name, s.Lows, s.History)
 }
+
+// Attest records the witness of the relay's session with leases. The machine asks for it only if the
+// store is an [outbox.Witnesser], as for the next two.
+type Attest struct {
+	Leases  []outbox.Lease
+	Witness int64 // 0: there is none
+}
+
+// Op is [OpAttest].
+func (*Attest) Op() Op { return OpAttest }
+
+// Execute implements [Statement].
+func (s *Attest) Execute(ctx context.Context, store outbox.RelayStore, by *Asker) error {
+	return store.(outbox.Witnesser).Attest(ctx, by.Name, s.Leases, s.Witness)
+}
+
+// EndedWitnesses looks for owners of leases whose sessions have ended.
+type EndedWitnesses struct {
+	Ended []int64
+}
+
+// Op is [OpEndedWitnesses].
+func (*EndedWitnesses) Op() Op { return OpEndedWitnesses }
+
+// Execute implements [Statement].
+func (s *EndedWitnesses) Execute(ctx context.Context, store outbox.RelayStore, _ *Asker) (err error) {
+	s.Ended, err = store.(outbox.Witnesser).EndedWitnesses(ctx)
+	return err
+}
+
+// Expire ends the leases of such owners.
+type Expire struct {
+	Witnesses []int64
+}
+
+// Op is [OpExpire].
+func (*Expire) Op() Op { return OpExpire }
+
+// Execute implements [Statement].
+func (s *Expire) Execute(ctx context.Context, store outbox.RelayStore, _ *Asker) error {
+	return store.(outbox.Witnesser).Expire(ctx, s.Witnesses)
+}

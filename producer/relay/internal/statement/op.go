@@ -13,6 +13,9 @@ const (
 	OpRelease
 	OpClearRewind
 	OpKeepLow
+	OpAttest
+	OpEndedWitnesses
+	OpExpire
 	OpFetch
 	OpFetchKey
 	OpWriters
@@ -32,7 +35,8 @@ const (
 )
 
 var opNames = [...]string{
-	"renew", "heartbeat", "acquire", "release", "clear rewind", "keep low", "fetch", "fetch key", "writers",
+	"renew", "heartbeat", "acquire", "release", "clear rewind", "keep low",
+	"attest", "ended witnesses", "expire", "fetch", "fetch key", "writers",
 	"blocked", "due", "mark", "heal", "park", "follow", "retry", "sent", "fetch parked", "undefer", "pauses", "take tokens", "report",
 }
 
@@ -41,7 +45,7 @@ func (o Op) String() string { return opNames[o] }
 
 // OnLeases tells whether the statement is about leases. Such a statement must end well before a
 // lease does.
-func (o Op) OnLeases() bool { return o <= OpKeepLow }
+func (o Op) OnLeases() bool { return o <= OpExpire }
 
 // Points returns the fault points before and after a statement that changes events or acquires
 // leases.
