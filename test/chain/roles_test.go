@@ -151,6 +151,9 @@ func TestChainWorksWithLeastPrivileges(t *testing.T) {
 	stock.wantEffects(t, "stock", 10)
 	stock.wantOrder(t, "stock", "a", 5)
 	shop.wantDrained(t)
+	eventually(t, "leases with a witness", func() bool {
+		return shop.number(`SELECT count(*) FROM boxpair.outbox_shards WHERE witness_epoch = epoch AND witness IS NOT NULL`) == 64
+	})
 	if c := s.handler.Counters(); c.Parked == 0 {
 		t.Errorf("counters: %+v", c)
 	}
