@@ -87,12 +87,8 @@ func TestStatementOfAStoppedRelayWaitsForATakeoverAndChangesNothing(t *testing.T
 		"park": func() (bool, error) {
 			return r.Park(r.ctx(), "a", lease, []outbox.Failure{{Seq: events[2].Seq, Round: events[2].Round, Attempts: 1}})
 		},
-		"follow": func() (bool, error) {
-			return r.Follow(r.ctx(), "a", lease, []outbox.Mark{markOf(lease, events[3])})
-		},
-		"retry": func() (bool, error) {
-			return r.Retry(r.ctx(), "a", lease, []outbox.Failure{failure}, false)
-		},
+		"follow": func() (bool, error) { return r.Follow(r.ctx(), "a", lease, []outbox.Mark{markOf(lease, events[3])}) },
+		"retry":  func() (bool, error) { return r.Retry(r.ctx(), "a", lease, []outbox.Failure{failure}, false) },
 		"sent": func() (bool, error) {
 			lost, err := r.Sent(r.ctx(), "a", []outbox.Mark{markOf(lease, events[0])}, false)
 			return slices.Equal(lost, []int{shard}), err
