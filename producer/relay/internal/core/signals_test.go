@@ -92,7 +92,7 @@ func TestEventWithoutASignalMakesTheRelayPollOften(t *testing.T) {
 	}
 	unannounced(5 * time.Second)
 	unannounced(500 * time.Millisecond)
-	rel.core.Listening(r.now, true) // others send signals
+	rel.core.Listening(r.now, true)  // others send signals
 	r.committed(rel, 33*time.Second) // not when a rare poll would come
 	unannounced(500 * time.Millisecond)
 	r.run(time.Hour)
