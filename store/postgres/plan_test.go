@@ -335,9 +335,9 @@ func TestManyFollowersCostLittle(t *testing.T) {
 	p.run(p.sql[heal], "relay", shards, epochs, false)
 
 	p.expectIndexes("due", p.explain(due, allShards(), 10, "-infinity", 0, (24*time.Hour).Microseconds(), false), 64*200)
-	p.expectIndexes("parked events of a key", p.explain(fetchParked, 1, "key 1", true, 10), 100)
+	p.expectIndexes("parked events of keys", p.explain(fetchParked, []int16{1, 2, 3}, []string{"key 1", "key 2", "key 3"}, true, 10), 300)
 	for _, hold := range []bool{false, true} {
-		p.expectIndexes("sent", p.explain(sent, "relay", 0, epochs[0], []int64{n/10 + 64}, hold), 200)
+		p.expectIndexes("sent", p.explain(sent, "relay", shards, epochs, shards[:2], epochs[:2], []int64{n/10 + 64, n/10 + 65}, hold), 400)
 	}
 	p.expectIndexes("retry", p.explain(retry, "relay", 0, epochs[0],
 		[]int64{n/10 + 64}, []int32{1}, []float64{0}, []bool{true}, []string{"refused"}, []string{""}, false), 200)
