@@ -100,8 +100,8 @@ const (
 	lockChosen = `
 WITH chosen AS MATERIALIZED (
     SELECT p.id, p.shard, p.key, p.state
-    FROM {{outbox_parked}} p LEFT JOIN {{outbox_events}} e ON e.id = p.id
-    WHERE ` + selected + `
+    FROM {{outbox_parked}} p ` + ofLog + `
+    WHERE ` + selected + ` AND ` + ofIDs + `
     ORDER BY p.id LIMIT $6
 )` + lockThem
 
@@ -110,10 +110,17 @@ WITH chosen AS MATERIALIZED (
 	lockTimely = `
 WITH chosen AS MATERIALIZED (
     SELECT p.id, p.shard, p.key, p.state
-    FROM {{outbox_parked}} p LEFT JOIN {{outbox_events}} e ON e.id = p.id
-    WHERE ` + selected + ` AND ($11 OR p.state = 'retrying' OR NOT ` + expired + `)
+    FROM {{outbox_parked}} p ` + ofLog + `
+    WHERE ` + selected + ` AND ` + ofIDs + ` AND ($11 OR p.state = 'retrying' OR NOT ` + expired + `)
     ORDER BY p.id LIMIT $6
 )` + lockThem
+
+	// ofLog looks the events up one by one. In a join, the planner would merge all of a long log with
+	// the parked events, once the statistics are of fewer rows than there were.
+	ofLog = `LEFT JOIN LATERAL (SELECT * FROM {{outbox_events}} e WHERE e.id = p.id OFFSET 0) e ON true`
+
+	// ofIDs finds the parked events of dispatch IDs without a look at all others.
+	ofIDs = `(cardinality($1::uuid[]) = 0 OR p.id = ANY (ARRAY(SELECT i.id FROM {{outbox_events}} i WHERE i.dispatch_id = ANY ($1::uuid[]))))`
 
 	lockThem = `, locked AS MATERIALIZED (
     SELECT s.shard FROM {{outbox_shards}} s
