@@ -12,6 +12,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 // identified is a store of which a test says whether it is another database.
@@ -40,15 +41,22 @@ func newIdentified(t *testing.T) (*identified, *consumer.Inbox[*fakeTx], *consum
 	store := &identified{fakeStore: newFake()}
 	first := "1/00000001"
 	store.identity.Store(&first)
-	inbox, err := consumer.New[*fakeTx](store, consumer.Config{Service: "stock"})
+	in, h := handlerOn(t, store)
+	return store, in, h
+}
+
+// handlerOn returns an inbox on a store, and a handler that does nothing.
+func handlerOn(t *testing.T, store inbox.Store[*fakeTx]) (*consumer.Inbox[*fakeTx], *consumer.Handler[*fakeTx]) {
+	t.Helper()
+	in, err := consumer.New(store, consumer.Config{Service: "stock"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, err := inbox.Handle("other", func(context.Context, *work, *message.Message) error { return nil }, consumer.HandlerConfig{Topic: "orders"})
+	h, err := in.Handle("other", func(context.Context, *work, *message.Message) error { return nil }, consumer.HandlerConfig{Topic: "orders"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return store, inbox, h
+	return in, h
 }
 
 func consumeOne(t *testing.T, h *consumer.Handler[*fakeTx]) {
@@ -75,17 +83,10 @@ func TestIdleInboxLooksForDueMessagesAndAtTheDatabaseTogether(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		first, _, _ := newIdentified(t)
 		store := &together{identified: first}
-		inbox, err := consumer.New[*fakeTx](store, consumer.Config{Service: "stock"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		h, err := inbox.Handle("other", func(context.Context, *work, *message.Message) error { return nil }, consumer.HandlerConfig{Topic: "orders"})
-		if err != nil {
-			t.Fatal(err)
-		}
+		in, h := handlerOn(t, store)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
-		go func() { done <- inbox.Run(ctx) }()
+		go func() { done <- in.Run(ctx) }()
 		time.Sleep(time.Minute)
 		consumeOne(t, h)
 		alone, both := store.looks.Load(), store.both.Load()

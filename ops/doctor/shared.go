@@ -3,7 +3,6 @@ package doctor
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -101,21 +100,22 @@ func (a *reader) apart(b *reader) int {
 		return 0
 	}
 	from, until := max(a.first, b.first), min(a.last, b.last)
-	ofA, ofB := within(a.stamps, from, until), within(b.stamps, from, until)
-	for id := range ofA {
-		if _, common := b.stamps[id]; common {
+	within := func(stamp int64) bool { return from <= stamp && stamp <= until }
+	ofA, ofB := 0, 0
+	for id, stamp := range a.stamps {
+		if _, common := b.stamps[id]; common && within(stamp) {
 			return 0
+		} else if within(stamp) {
+			ofA++
 		}
 	}
-	if len(ofA) < enough || len(ofB) < enough {
+	for _, stamp := range b.stamps {
+		if within(stamp) {
+			ofB++
+		}
+	}
+	if ofA < enough || ofB < enough {
 		return 0
 	}
-	return len(ofA) + len(ofB)
-}
-
-// within returns the messages with stamps from … until.
-func within(stamps map[string]int64, from, until int64) map[string]int64 {
-	some := maps.Clone(stamps)
-	maps.DeleteFunc(some, func(_ string, stamp int64) bool { return stamp < from || stamp > until })
-	return some
+	return ofA + ofB
 }

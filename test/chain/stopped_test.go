@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/producer/relay"
@@ -114,6 +115,12 @@ func TestRelaysThatAreStoppedAtRandomLoseAndReorderNothing(t *testing.T) {
 	}
 	close(done)
 	stopper.Wait()
+	wantAll(t, db, seen, keys, each)
+}
+
+// wantAll wants each event of keys in its order, on the wire and at the stock, and nothing left.
+func wantAll(t *testing.T, db *database[pgx.Tx], seen *wire, keys []string, each int) {
+	t.Helper()
 	db.wantEffects(t, "stock", each*len(keys))
 	for _, key := range keys {
 		wantAscending(t, "on the wire, key "+key, seen.first(key), each)

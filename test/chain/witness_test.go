@@ -146,11 +146,6 @@ func TestRelaysThatLoseTheirWitnessesLoseAndReorderNothing(t *testing.T) {
 	}
 	close(done)
 	killer.Wait()
-	db.wantEffects(t, "stock", each*len(keys))
-	for _, key := range keys {
-		wantAscending(t, "on the wire, key "+key, seen.first(key), each)
-		db.wantOrder(t, "stock", key, each)
-	}
-	db.wantDrained(t)
+	wantAll(t, db, seen, keys, each)
 	share(t, db, relays...) // with new witnesses
 }

@@ -123,20 +123,6 @@ func (ls *leases) acquireCall() *Call {
 	return ask(&statement.Acquire{Limit: want})
 }
 
-// clearCall tells the database that a rewind is done.
-func (ls *leases) clearCall() *Call {
-	if !ls.clears {
-		return nil
-	}
-	for _, sh := range ls.shards {
-		if sh != nil && sh.clear {
-			return ask(&statement.ClearRewind{Lease: sh.lease(), Ticket: sh.ticket}, sh)
-		}
-	}
-	ls.clears = false
-	return nil
-}
-
 // renewalDue tells whether the leases are to be renewed: now, or soon and together with a heartbeat.
 func (ls *leases) renewalDue() bool {
 	together := ls.now >= ls.beatAt && !ls.stopping && !ls.beatsApart
@@ -343,15 +329,6 @@ func (ls *leases) renewed(cl *Call) {
 			ls.learnReplays(sh, s.awaited[n]) // otherwise loading.open learns them
 		}
 	}
-}
-
-// rewind begins to take over a change by an operator.
-func (ls *leases) rewind(sh *shardState, r outbox.Renewal) {
-	if sh.rewindTo == 0 || r.RewindTo < sh.rewindTo {
-		sh.rewindTo = max(r.RewindTo, 1)
-	}
-	sh.ticket, sh.clear = r.Ticket, false
-	ls.loading.reload(sh)
 }
 
 // granted takes a shard over. Healing, loading and the first fetch of the shard begin after the

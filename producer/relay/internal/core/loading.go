@@ -136,16 +136,3 @@ func (ld *loading) notLoaded(l *keyLine) {
 		ld.keys.unblock(l)
 	}
 }
-
-// learnReplays notes that low was set back for replays up to ticket, and lets sh be read on unless
-// sh awaits a later replay.
-func (ls *leases) learnReplays(sh *shardState, ticket int64) {
-	sh.replaysKnown = max(sh.replaysKnown, ticket)
-	switch {
-	case sh.replaysAwaited == 0:
-	case sh.replaysAwaited <= sh.replaysKnown:
-		sh.replaysAwaited, sh.more = 0, true
-	default:
-		ls.replaysAwaited = true
-	}
-}
