@@ -41,6 +41,7 @@ type relayLoop struct {
 	sendq  chan *core.Entry
 	drop   dropping
 	until  [idgen.Shards]atomic.Int64 // until when events of a shard may be sent
+	still  suspension
 	tasks  sync.WaitGroup
 
 	mu   sync.Mutex // guards core against Health and the goroutine that listens
@@ -141,9 +142,13 @@ func (l *relayLoop) locked(do func(now time.Duration)) {
 func (l *relayLoop) step(work context.Context) (wait time.Duration, stopped bool) {
 	replies, outcomes, overdue, woken := l.box.take()
 	witness := l.box.witness.Load()
+	noticed := l.still.noticed.Load()
 	l.mu.Lock()
 	c := l.core
 	now := l.now()
+	if l.still.doubtful(now) { // before what has come in meanwhile
+		c.Suspended(now)
+	}
 	for _, cl := range replies {
 		c.Reply(now, cl)
 		if cl.Op() == statement.OpMark && cl.Err == nil {
@@ -168,6 +173,7 @@ func (l *relayLoop) step(work context.Context) (wait time.Duration, stopped bool
 	for i := range l.until {
 		l.until[i].Store(int64(c.Until(i)))
 	}
+	l.still.told.Store(noticed)
 	at, stopped := c.NextAdvance()
 	for _, e := range sends {
 		l.sendq <- e // never blocks: sendq has room for the window
@@ -235,6 +241,9 @@ func (l *relayLoop) listen(ctx context.Context) {
 
 func (l *relayLoop) listenOnce(ctx context.Context) error {
 	if store, ok := l.store.(outbox.Witnesser); ok {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		l.tasks.Go(func() { l.still.watch(ctx, l.now, l.box.notify) })
 		return store.ListenWitnessed(ctx, l.box.witnessed, l.passWakeup)
 	}
 	return l.store.Listen(ctx, l.passWakeup)

@@ -33,7 +33,7 @@ func (l *relayLoop) sendAll(ctx context.Context) {
 // have waited for the transport, or the whole process may have been suspended.
 func (l *relayLoop) send(ctx context.Context, e *core.Entry) {
 	gen := e.Gen
-	if l.now() >= time.Duration(l.until[e.Shard].Load()) {
+	if now := l.now(); now >= time.Duration(l.until[e.Shard].Load()) || l.still.doubtful(now) {
 		l.box.outcome(core.SendResult{Entry: e, Gen: gen, Unsent: true})
 		return
 	}

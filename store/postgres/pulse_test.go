@@ -7,7 +7,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/boxpair/boxpair/internal/testenv"
+	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/store/postgres"
 )
@@ -67,5 +70,26 @@ func TestPulseOfADatabaseThatHidesItsIdentityChangesNothing(t *testing.T) {
 	}
 	if live, err := store.Heartbeat(t.Context(), "a", time.Minute); err != nil || live != 1 {
 		t.Errorf("%d relays, %v", live, err)
+	}
+}
+
+func TestDueMessagesComeWithTheIdentity(t *testing.T) {
+	t.Parallel()
+	r := newInboxRig(t)
+	park := func(in time.Duration) {
+		m := &inbox.Message{ID: uuid.New(), Topic: "topic"}
+		_, err := r.ParkMessage(r.ctx(), inbox.Parking{Consumer: r.consumer, Message: m, State: inbox.Retrying, RetryIn: in})
+		r.ok(err)
+	}
+	name, err := r.Identity(r.ctx())
+	r.ok(err)
+	for _, in := range []time.Duration{time.Hour, 0, 0} {
+		park(in)
+		want, wantNext, err := r.DueMessages(r.ctx(), r.consumer, 1)
+		r.ok(err)
+		seqs, next, identity, err := r.DueAndIdentity(r.ctx(), r.consumer, 1)
+		if err != nil || !slices.Equal(seqs, want) || (next-wantNext).Abs() > time.Minute || identity != name {
+			t.Errorf("due are %v, the next in %v, identity %q, %v; want %v, %v, %q", seqs, next, identity, err, want, wantNext, name)
+		}
 	}
 }

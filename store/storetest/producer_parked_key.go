@@ -78,26 +78,28 @@ func parkedOfKeys[TX any](o *outboxRig[TX]) {
 }
 
 func sentOfShards[TX any](o *outboxRig[TX]) {
-	events := o.queued(recordIn(7, "a"), recordIn(8, "b"), recordIn(9, "c"), recordIn(9, "c"), recordIn(8, "d"))
+	events := o.queued(recordIn(7, "a"), recordIn(8, "b"), recordIn(9, "c"), recordIn(9, "c"), recordIn(8, "d"), recordIn(9, "e"))
 	leases := o.leased()
 	for _, q := range events {
 		_, err := o.Store.Park(o.ctx(), "relay", leases[q.Shard], []outbox.Failure{failureOf(q, 1, time.Hour)})
 		o.ok(err)
 	}
-	former := leases[7]
+	former, earlier := leases[7], leases[9]
 	former.Epoch--
+	earlier.Epoch--
 	lost, err := o.Store.Sent(o.ctx(), "relay", []outbox.Mark{
 		markOf(leases[8], events[1]), markOf(former, events[0]), markOf(leases[9], events[2]), markOf(leases[9], events[4]), // 4 is in another shard
+		markOf(earlier, events[5]),
 	}, false)
 	o.ok(err)
-	if !slices.Equal(lost, []int{7}) {
-		o.Errorf("lost are %v, want shard 7", lost)
+	if !slices.Equal(lost, []int{7, 9}) {
+		o.Errorf("lost are %v, want shard 7, and 9 of an earlier lease", lost)
 	}
 	var left []int64
-	for _, i := range []int{0, 1, 2, 4} {
+	for _, i := range []int{0, 1, 2, 4, 5} {
 		left = append(left, seqs(o.parkedOf(events[i].Shard, events[i].Key, false, 10))...)
 	}
-	if want := []int64{events[0].Seq, events[3].Seq, events[4].Seq}; !slices.Equal(left, want) {
+	if want := []int64{events[0].Seq, events[3].Seq, events[4].Seq, events[5].Seq}; !slices.Equal(left, want) {
 		o.Errorf("parked are %v, want %v", left, want)
 	}
 	if due, _ := o.dueNow(9); !slices.Equal(seqs(due), []int64{events[3].Seq}) { // the next one of its key

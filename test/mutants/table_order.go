@@ -55,6 +55,14 @@ var ordering = []Mutant{
 		Test: Test{"producer/relay/internal/core", "TestParkedEventsOfManyKeysAreFewStatements"},
 	},
 	{
+		Name: "sent-under-an-earlier-lease", Guarantee: "G4",
+		Broken: "A parked event is removed by a mark of an earlier lease of its shard.",
+		File:   "store/postgres/parked.go",
+		Old:    `ON f.shard = m.shard AND f.epoch = m.epoch`,
+		New:    `ON f.shard = m.shard AND m.epoch > -1`,
+		Test:   Test{"store/postgres", "TestProducerContract/parked/events of several shards are recorded as sent, except in lost shards"},
+	},
+	{
 		Name: "sent-in-another-shard", Guarantee: "G4",
 		Broken: "A parked event is removed by a relay that does not own its shard.",
 		File:   "store/postgres/parked.go",

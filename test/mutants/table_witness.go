@@ -91,4 +91,41 @@ var witnessing = []Mutant{
 		New:    `	if session == 0 {`,
 		Test:   Test{"store/postgres", "TestThereIsNoWitnessBehindAPooler"},
 	},
+	{
+		Name: "standstill-unnoticed-before-a-send", Guarantee: "G4",
+		Broken: "A process that stood still while its session ended sends an event before it hears of the end.",
+		File:   "producer/relay/send.go",
+		Old:    ` || l.still.doubtful(now) {`,
+		New:    ` {`,
+		Test:   Test{"producer/relay", "TestNothingIsSentBeforeTheCoreKnowsThatTheProcessStoodStill"},
+	},
+	{
+		Name: "standstill-kept-from-the-core", Guarantee: "G4",
+		Broken: "The core goes on with leases from before a standstill.",
+		File:   "producer/relay/loop.go",
+		Old:    `		c.Suspended(now)`,
+		New:    `		c.Overdue(now, 0)`,
+		Test:   Test{"producer/relay", "TestNothingIsSentBeforeTheCoreKnowsThatTheProcessStoodStill"},
+	},
+	{
+		Name: "renewal-of-before-a-standstill", Guarantee: "G4",
+		Broken: "A renewal that was executed before a standstill vouches for the lease behind it.",
+		File:   "producer/relay/internal/core/witness.go",
+		Old:    `issued >= w.stoodAt)`,
+		New:    `issued >= 0)`,
+		Test:   Test{"producer/relay/internal/core", "TestNothingIsSentAfterAStandstillBeforeARenewal"},
+	},
+	{
+		Name: "standstill-without-a-renewal", Guarantee: "G4",
+		Broken: "A relay that stood still while its session ended keeps its shards until the next renewal.",
+		File:   "producer/relay/internal/core/witness.go",
+		Old: `			w.leases.renewAt = 0
+		}
+	}
+}`,
+		New: `		}
+	}
+}`,
+		Test: Test{"producer/relay/internal/core", "TestShardsAreLostWhoseSessionEndedInAStandstill"},
+	},
 }

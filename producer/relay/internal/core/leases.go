@@ -190,7 +190,9 @@ func (ls *leases) reply(cl *Call) {
 	switch s := cl.Statement.(type) {
 	case *renew:
 		ls.health.renewed = ls.now
-		ls.renewAt, ls.renewedAt = cl.issued+ls.cfg.LeaseTTL/3, ls.now
+		if ls.renewAt, ls.renewedAt = cl.issued+ls.cfg.LeaseTTL/3, ls.now; cl.issued < ls.witness.stoodAt {
+			ls.renewAt = 0
+		}
 		ls.lows.wanted = true
 		ls.renewed(cl)
 		if s.Beat != nil {
@@ -316,7 +318,7 @@ func (ls *leases) renewed(cl *Call) {
 			ls.lose(sh, "renewal")
 			continue
 		}
-		if !ls.witness.doubts(sh) {
+		if ls.witness.vouches(sh, cl.issued) {
 			sh.until = cl.issued + ls.cfg.LeaseTTL - ls.margin()
 			for e := sh.held.pop(); e != nil; e = sh.held.pop() {
 				ls.keys.place(e)

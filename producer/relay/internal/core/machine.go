@@ -16,7 +16,7 @@ import (
 // clocks: input comes with its time, and decisions are output. Equal input gives equal output, so a
 // simulator can drive the machine through any order of input and crash the machine anywhere.
 //
-// Input is Reply, Outcome, Overdue, Wake, Listening, Witness, Stop and Abandon, in any number, then Advance. Output is
+// Input is Reply, Outcome, Overdue, Wake, Listening, Witness, Suspended, Stop and Abandon, in any number, then Advance. Output is
 // the result of Flush: calls, each to be executed and given back by Reply; sends, each to be
 // answered by Outcome; and notes for the log. Without input, the next Advance is due at the time
 // that NextAdvance returns.
@@ -251,6 +251,13 @@ func (c *Machine) Listening(now time.Duration, heard bool) {
 func (c *Machine) Witness(now time.Duration, witness int64) {
 	c.now = now
 	c.witness.changed(witness)
+}
+
+// Suspended tells the machine that the process stood still for a while, and may not know yet that its
+// session has ended.
+func (c *Machine) Suspended(now time.Duration) {
+	c.now = now
+	c.witness.suspended()
 }
 
 // concerns tells whether n is about a shard of this relay. Shards acquired later are polled anyway.

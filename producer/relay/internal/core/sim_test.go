@@ -285,6 +285,7 @@ func (rel *simRelay) step() bool {
 	if s.now < rel.stopped {
 		return false
 	}
+	rel.goOn()
 	rel.tell()
 	n := len(rel.calls) + len(rel.done) + len(rel.sends) + len(rel.sent)
 	if turns := 1; n > 0 {
@@ -398,6 +399,10 @@ func (s *simulation) pauseRelay() {
 		}
 	}
 	rel.stopped = s.now + time.Duration(s.rnd.IntN(6000))*time.Millisecond
+	if s.wild.witnesses && s.chance(2) {
+		s.counts.Witnesses++
+		s.hangUp(rel) // and it learns of it when it goes on
+	}
 	if s.chance(2) {
 		s.now += time.Duration(s.rnd.IntN(3000)) * time.Millisecond
 	}

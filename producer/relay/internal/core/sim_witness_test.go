@@ -33,8 +33,20 @@ func (rel *simRelay) unaware() bool {
 	return rel.witness.ended && rel.sim.now >= rel.witness.endedAt+witnessGrace
 }
 
-// tell tells a relay that its session has ended: at some time, and before others end its leases. A
-// relay that was stopped is told when it wakes up.
+// goOn tells a relay that was stopped that it stood still. Whether its session has ended it learns later,
+// as any relay does.
+func (rel *simRelay) goOn() {
+	if rel.stopped == 0 {
+		return
+	}
+	rel.stopped = 0
+	rel.core.Suspended(rel.sim.now)
+	if rel.witness.ended {
+		rel.witness.endedAt = rel.sim.now
+	}
+}
+
+// tell tells a relay that its session has ended: at some time, and before others end its leases.
 func (rel *simRelay) tell() {
 	s := rel.sim
 	if rel.witness.ended && (s.calm || s.now >= rel.witness.endedAt+witnessGrace || s.chance(4)) {

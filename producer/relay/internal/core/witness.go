@@ -29,6 +29,7 @@ type witnesses struct {
 	lookAt   time.Duration // no look before this time
 	fails    int
 	ended    map[int64]time.Duration // witnesses of others, since when they are known to have ended
+	stoodAt  time.Duration           // when the process went on after it had stood still
 }
 
 const (
@@ -50,6 +51,24 @@ type shardWitness struct {
 
 // doubts tells whether other relays may take sh for a shard of a relay that has ended.
 func (w *witnesses) doubts(sh *shardState) bool { return sh.recorded != 0 && sh.recorded != w.own }
+
+// vouches tells whether a renewal that was asked for at issued shows that sh belongs to this relay: if the
+// process has stood still since, others may have taken over sh after the renewal.
+func (w *witnesses) vouches(sh *shardState, issued time.Duration) bool {
+	return !w.doubts(sh) && (sh.recorded == 0 || issued >= w.stoodAt)
+}
+
+// suspended stops sending from the shards with which a witness may be recorded, until a renewal has shown
+// that they belong to this relay.
+func (w *witnesses) suspended() {
+	w.stoodAt = w.now
+	for _, sh := range w.shards {
+		if sh != nil && sh.recorded != 0 {
+			sh.until = min(sh.until, w.now)
+			w.leases.renewAt = 0
+		}
+	}
+}
 
 // changed takes the witness of a new session, or 0 after the end of a session. If the server has
 // ended all sessions, other relays need time to record their new witnesses.

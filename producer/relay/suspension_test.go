@@ -1,0 +1,112 @@
+package relay
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/boxpair/boxpair/producer/relay/internal/memstore"
+	"github.com/boxpair/boxpair/transport"
+)
+
+// counting is a transport that counts, and gives no outcome.
+type counting struct {
+	fakeSender
+	sent int
+}
+
+func (s *counting) Send(context.Context, string, *message.Message, func(transport.Result)) { s.sent++ }
+
+func TestNothingIsSentBeforeTheCoreKnowsThatTheProcessStoodStill(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		cfg, err := Config{}.withDefaults()
+		if err != nil {
+			t.Fatal(err)
+		}
+		f, sender := realStore(), &counting{}
+		f.Sessions[1] = true
+		f.Add("topic", "key")
+		l := newRelayLoop(memstore.Witnessed{Store: f}, sender, cfg, nil, false)
+		l.box.witnessed(1)
+		step := func() {
+			wait, _ := l.step(t.Context())
+			select {
+			case <-l.box.signal:
+			case <-time.After(wait):
+			}
+		}
+		attested := func() bool {
+			f.Mu.Lock()
+			defer f.Mu.Unlock()
+			return f.Calls["Attest"] > 0
+		}
+		for len(l.sendq) == 0 || !attested() {
+			step()
+		}
+		e := <-l.sendq
+		sent := func(want bool, when string) {
+			t.Helper()
+			before := sender.sent
+			l.send(t.Context(), e)
+			if got := sender.sent > before; got != want {
+				t.Errorf("%s: sent %t", when, got)
+			}
+		}
+		l.still.tick(l.now())
+		l.still.told.Store(l.still.noticed.Load())
+		l.still.watched.Store(true)
+		time.Sleep(late)
+		sent(true, "in time")
+		time.Sleep(time.Millisecond)
+		sent(false, "before the tick")
+		if !l.still.tick(l.now()) {
+			t.Error("the tick was not late")
+		}
+		sent(false, "behind the tick")
+		l.step(t.Context())
+		sent(false, "when the core knows, before a renewal")
+		for until := l.now() + time.Second; l.until[e.Shard].Load() <= int64(l.now()); step() {
+			if l.now() > until {
+				t.Fatal("no renewal has shown that the lease is this relay's")
+			}
+		}
+		sent(true, "behind a renewal")
+		l.tasks.Wait()
+	})
+}
+
+func TestStandstillIsNoticed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var s suspension
+		begun := time.Now()
+		var jump, notices atomic.Int64
+		ended := make(chan struct{})
+		ctx, stop := context.WithCancel(t.Context())
+		go func() {
+			defer close(ended)
+			s.watch(ctx, func() time.Duration { return time.Since(begun) + time.Duration(jump.Load()) }, func() { notices.Add(1) })
+		}()
+		time.Sleep(10*ticks + ticks/2)
+		synctest.Wait()
+		if notices.Load() != 0 || s.doubtful(time.Since(begun)) {
+			t.Errorf("%d notices without a standstill", notices.Load())
+		}
+		jump.Store(int64(time.Second))
+		time.Sleep(3 * ticks)
+		synctest.Wait()
+		if notices.Load() != 1 || !s.doubtful(time.Since(begun)+time.Second) {
+			t.Errorf("%d notices of a standstill", notices.Load())
+		}
+		stop()
+		<-ended
+		if s.doubtful(time.Since(begun) + time.Hour) {
+			t.Error("nobody watches any more")
+		}
+	})
+}
