@@ -121,7 +121,7 @@ func (r *Report) judge(cfg *Config, failed []string) {
 	for _, text := range failed {
 		r.violation("%s", text)
 	}
-	r.needs(cfg.Duration)
+	r.Missing = append(r.Missing, r.needs(cfg.Duration)...)
 	r.Valid = len(r.Missing) == 0
 	if r.Messages > 0 && r.Lost+r.Repeated+r.Unordered+r.Phantom+r.Torn+r.Unclaimed == 0 {
 		r.LossBound = fmt.Sprintf("0 of %d: fewer than %.1e per message, with a confidence of 95 %%", r.Messages, 3/float64(r.Messages))
@@ -132,9 +132,9 @@ func (r *Report) violation(format string, args ...any) {
 	r.Violations = append(r.Violations, fmt.Sprintf(format, args...))
 }
 
-// needs checks that enough work was done for the zeros to be evidence: the minimum is the work of a
+// needs returns the work that is missing for the zeros to be evidence: the minimum is the work of a
 // busy machine with two cores.
-func (r *Report) needs(d time.Duration) {
+func (r *Report) needs(d time.Duration) (missing []string) {
 	minutes := d.Minutes()
 	for _, n := range []struct {
 		what string
@@ -150,7 +150,8 @@ func (r *Report) needs(d time.Duration) {
 		{"events removed", r.Removed, 100},
 	} {
 		if least := int64(n.per * minutes); n.did < least {
-			r.Missing = append(r.Missing, fmt.Sprintf("%d %s, fewer than %d", n.did, n.what, least))
+			missing = append(missing, fmt.Sprintf("%d %s, fewer than %d", n.did, n.what, least))
 		}
 	}
+	return missing
 }

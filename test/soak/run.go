@@ -119,9 +119,13 @@ func (r *run) run(ctx context.Context) (*Report, error) {
 	return report, nil
 }
 
-// load runs load and faults for the requested time.
+// patience is how many times the requested time a soak may last. A host whose disk stands still for
+// a while gets the time to do the required work.
+const patience = 3
+
+// load runs load and faults for the requested time, and then until enough work was done.
 func (r *run) load(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, r.cfg.Duration)
+	ctx, cancel := context.WithTimeout(ctx, patience*r.cfg.Duration)
 	defer cancel()
 	p := r.cfg.pace()
 	r.faults.start(ctx, p)
@@ -144,8 +148,16 @@ func (r *run) load(ctx context.Context) {
 			r.tell(fmt.Sprintf("broken off, since %d processes have ended by themselves", n))
 			cancel()
 		}
+		if time.Since(r.begun) >= r.cfg.Duration && r.enough() {
+			cancel()
+		}
 	}
 	r.faults.wg.Wait()
+}
+
+// enough tells whether the required work is done.
+func (r *run) enough() bool {
+	return len(r.report(&findings{messages: r.watch.placed}).needs(r.cfg.Duration)) == 0
 }
 
 // drain stops the producers, declares the missing queue, and stops all other processes when no work
@@ -185,14 +197,18 @@ func (r *run) tell(what string) {
 }
 
 func (r *run) report(f *findings) *Report {
-	c := r.fleet.counts
+	c := r.fleet.soFar()
+	r.fleet.mu.Lock()
+	defer r.fleet.mu.Unlock()
+	r.operations.mu.Lock()
+	defer r.operations.mu.Unlock()
 	m := &r.fleet.memory
 	report := &Report{
 		Seed: r.cfg.Seed, Batches: r.cfg.Batches, Stored: r.cfg.StoreFirst, Messages: f.messages,
 		Kills: r.fleet.kills, Stops: r.faults.counted("stop"), PGCrashes: r.faults.counted("postgres"),
 		RabbitKill: r.faults.counted("rabbit"), Partitions: r.faults.counted("partition"), Injected: r.copier.injected,
 		Pauses: r.faults.counted("pause"), Misbehaved: c.misbehaved,
-		Deploys: r.faults.counted("deploy"), Unheard: r.operations.written(), Replayed: r.operations.replayed,
+		Deploys: r.faults.counted("deploy"), Unheard: r.operations.unheard, Replayed: r.operations.replayed,
 		Redriven: r.operations.redriven, RedrivenLate: f.redriven, Discarded: r.operations.discarded, Removed: c.removed,
 		Seen: max(c.suppressed, int64(r.copier.injected)), Suppressed: c.suppressed, ByWindow: c.byWindow,
 		Lost: f.lost + r.unheardLost, Repeated: f.repeated, Unordered: f.unordered + r.unheardUnordered, Phantom: f.phantom, Torn: f.torn, Unclaimed: f.unclaimed,
