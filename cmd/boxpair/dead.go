@@ -150,7 +150,34 @@ func showLetters(ctx context.Context, l *letters, p *process) (int, error) {
 	if err != nil {
 		return exitFailed, err
 	}
-	return exitOK, l.print(p, all)
+	if l.json() {
+		return exitOK, l.print(p, all)
+	}
+	for i := range all {
+		if i > 0 {
+			fmt.Fprintln(p.stdout)
+		}
+		l.show(p, &all[i])
+	}
+	return exitOK, nil
+}
+
+// show prints a dead letter as facts, with its whole error.
+func (l *letters) show(p *process, e *parked) {
+	fmt.Fprintf(p.stdout, "%s\n", e.ID)
+	line := func(name string, value any) { l.fact(p, name, value) }
+	line("database", e.Database)
+	line("consumer", e.Consumer)
+	line("number", e.Seq)
+	line("topic", e.Topic)
+	line("key", e.Key)
+	line("state", e.State)
+	line("since", instant(e.ParkedAt, ""))
+	line("next attempt", instantOf(e.NextAttemptAt))
+	line("attempts", e.Attempts)
+	line("last error", e.LastError)
+	line("reason", e.Reason)
+	l.deeds(p, e.History)
 }
 
 func redriveLetters(ctx context.Context, l *letters, p *process) (int, error) {
@@ -339,9 +366,6 @@ func (l *letters) print(p *process, list []parked) error {
 			next = l.when(*e.NextAttemptAt)
 		}
 		g.add(l.id(e.ID), e.State, e.Attempts, l.when(e.ParkedAt), next, e.Topic, e.Key, e.Consumer, e.Database, why)
-		for _, h := range e.History {
-			g.add("", h.Outcome, "", l.when(h.At), "", "", "", h.Relay, "", h.Error)
-		}
 	}
 	return g.print(p.stdout)
 }

@@ -55,6 +55,13 @@ func TestDeadEventsAreListedRedrivenAndDiscarded(t *testing.T) {
 		shown.Parked[0].History[0].Outcome != "redriven" || shown.Parked[0].History[0].Error != "queue exists (by night shift)" {
 		t.Errorf("show: %d, %q, %q", status, out, errs)
 	}
+	long := strings.Repeat("no route to the queue ", 9) + "at all"
+	if _, out, _ = call(t, nil, "dead", "redrive", deadID, "--state", "discarded", "--outbox", url, "-m", long, "--force"); out != deadID+"\n" {
+		t.Errorf("redrive of a discarded event: %q", out)
+	}
+	if _, out, _ = call(t, nil, "dead", "show", deadID, "--outbox", url); !strings.Contains(strings.Join(strings.Fields(out), " "), long) {
+		t.Errorf("show cuts a long text off:\n%s", out)
+	}
 	if status, _, errs = call(t, nil, "dead", "show", "--outbox", url, "--id", "00000000-0000-0000-0000-000000000001"); status != exitFailed ||
 		!strings.Contains(errs, "--id: nothing with this dispatch ID is parked") {
 		t.Errorf("show of another: %d, %q", status, errs)

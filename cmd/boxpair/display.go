@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -46,6 +47,29 @@ func (d *display) width(p *process) int {
 		return p.width
 	}
 	return narrowWidth
+}
+
+// fact prints a name and a value in lines of their own, unless the value is empty or 0.
+func (d *display) fact(p *process, name string, value any) {
+	if text := plain(fmt.Sprint(value)); text != "" && text != "0" && text != "-" {
+		d.wrap(p, p.stdout, fmt.Sprintf("  %-15s ", name), fmt.Sprintf("  %-15s ", ""), text)
+	}
+}
+
+// deeds prints attempts and operators' changes as facts.
+func (d *display) deeds(p *process, all []history) {
+	for i := range all {
+		h := &all[i]
+		d.fact(p, h.Outcome, strings.Join(slices.DeleteFunc([]string{instant(h.At, ""), h.Relay, h.Error}, func(s string) bool { return s == "" }), " "))
+	}
+}
+
+// instantOf is [instant] of a time that may be missing.
+func instantOf(t *time.Time) string {
+	if t == nil {
+		return ""
+	}
+	return instant(*t, "")
 }
 
 // column is a column of a grid.

@@ -95,6 +95,9 @@ func TestWhySaysWhatAnEventWaitsForAndHowToHealIt(t *testing.T) {
 		SELECT id, shard, 'k', 'retrying', 4, now() + interval '10 minutes', 'timeout' FROM q`)
 	r.says(exitFound, "why "+whole, "retrying    waits for its next attempt", "last error  timeout", "boxpair dead redrive "+whole+" --state retrying --outbox", "# at once, not in ")
 	r.says(exitFound, "why "+id(2).String(), "waits for event 1 of its key", "boxpair dead redrive "+whole)
+	if out := r.says(exitFound, "why k", "behind it   2 of its key: "+id(2).String()[:8]+" "+id(3).String()[:8]); strings.Count(out, "heal\n") != 1 {
+		t.Errorf("a key's events repeat the remedy:\n%s", out)
+	}
 
 	r.exec(`UPDATE boxpair.outbox_parked SET state = 'dead', next_attempt_at = NULL`)
 	r.says(exitFound, "why "+whole, "dead        its attempts are used up", "boxpair dead redrive "+whole+" --outbox", "boxpair dead discard "+whole+" --outbox")

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/store/outbox"
 )
@@ -88,7 +90,15 @@ The exit status is 1 if something waits.`,
 					status = exitFound
 				}
 			}
-			return status, x.print(p, "explained", all, x.explain)
+			if x.json() {
+				return status, x.print(p, "explained", all, nil)
+			}
+			first, behind := together(all)
+			err := x.print(p, "explained", first, func(p *process, one *sight) {
+				x.explain(p, one)
+				x.explainBehind(p, behind[one.ID])
+			})
+			return status, err
 		}),
 	lookCommand("show", "show everything that the databases know of an event",
 		`Shows events and messages in any state, as facts: by dispatch ID, by the first eight digits of one, by
@@ -118,6 +128,44 @@ func (x *explainer) print(p *process, name string, all []sight, one func(p *proc
 		one(p, &all[i])
 	}
 	return nil
+}
+
+// together takes out the events that only wait for an earlier event of their key, and returns them by
+// the ID of that event: their explanation and remedy is that of the earlier one.
+func together(all []sight) (first []sight, behind map[uuid.UUID][]uuid.UUID) {
+	type place struct {
+		database string
+		seq      int64
+	}
+	at := make(map[place]uuid.UUID)
+	behind = make(map[uuid.UUID][]uuid.UUID)
+	for i := range all {
+		one := &all[i]
+		if len(one.Events) == 1 && len(one.Inbox) == 0 {
+			e := &one.Events[0]
+			if head, ok := at[place{e.Database, e.WaitsFor}]; ok && e.WaitsFor != 0 {
+				behind[head] = append(behind[head], one.ID)
+				continue
+			}
+		}
+		first = append(first, *one)
+		for k := range one.Events {
+			at[place{one.Events[k].Database, one.Events[k].Seq}] = one.ID
+		}
+	}
+	return first, behind
+}
+
+// explainBehind names the events that wait for an event of their key.
+func (x *explainer) explainBehind(p *process, ids []uuid.UUID) {
+	if len(ids) == 0 {
+		return
+	}
+	list := make([]string, len(ids))
+	for i, id := range ids {
+		list[i] = x.id(id)
+	}
+	x.wrap(p, p.stdout, fmt.Sprintf("  %-11s ", "behind it"), fmt.Sprintf("  %-11s ", ""), fmt.Sprintf("%d of its key: %s", len(ids), strings.Join(list, " ")))
 }
 
 // explain prints one event in sentences.
@@ -218,17 +266,7 @@ func writer(e *seenEvent) string {
 // facts prints one event as a list of names and values.
 func (x *explainer) facts(p *process, one *sight) {
 	out := p.stdout
-	line := func(name string, value any) {
-		if text := plain(fmt.Sprint(value)); text != "" && text != "0" && text != "-" {
-			x.wrap(p, out, fmt.Sprintf("  %-15s ", name), fmt.Sprintf("  %-15s ", ""), text)
-		}
-	}
-	at := func(t *time.Time) string {
-		if t == nil {
-			return ""
-		}
-		return instant(*t, "")
-	}
+	line := func(name string, value any) { x.fact(p, name, value) }
 	fmt.Fprintf(out, "%s\n", one.ID)
 	for i := range one.Events {
 		e := &one.Events[i]
@@ -248,13 +286,11 @@ func (x *explainer) facts(p *process, one *sight) {
 			line("why", e.Why)
 		}
 		line("written", instant(e.WrittenAt, ""))
-		line("next attempt", at(e.NextAttemptAt))
+		line("next attempt", instantOf(e.NextAttemptAt))
 		line("attempts", e.Attempts)
 		line("last error", e.LastError)
 		line("reason", e.Reason)
-		for _, h := range e.History {
-			line(h.Outcome, strings.TrimSpace(instant(h.At, "")+" "+h.Relay+" "+h.Error))
-		}
+		x.deeds(p, e.History)
 		for _, d := range e.Deliveries {
 			line("confirmed", instant(d.At, "")+" "+d.Relay)
 		}
@@ -273,12 +309,10 @@ func (x *explainer) facts(p *process, one *sight) {
 			line("why", m.Why)
 		}
 		line("since", instant(m.Since, ""))
-		line("next attempt", at(m.NextAttemptAt))
+		line("next attempt", instantOf(m.NextAttemptAt))
 		line("attempts", m.Attempts)
 		line("last error", m.LastError)
 		line("reason", m.Reason)
-		for _, h := range m.History {
-			line(h.Outcome, instant(h.At, "")+" "+h.Error)
-		}
+		x.deeds(p, m.History)
 	}
 }
