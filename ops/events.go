@@ -103,7 +103,7 @@ func (h *Handler) searchEvents(ctx context.Context, s *outboxSource, q outbox.Qu
 // eventQuery reads the form of a search.
 func eventQuery(form url.Values) (outbox.Query, error) {
 	q := outbox.Query{
-		Topic: form.Get("topic"), Key: form.Get("key"), CorrelationID: form.Get("correlation"), Error: form.Get("error"), Limit: perPage,
+		Topic: form.Get("topic"), Key: form.Get("key"), CorrelationID: form.Get("correlation"), Source: form.Get("source"), Error: form.Get("error"), Limit: perPage,
 	}
 	if state := outbox.State(form.Get("state")); state != "" {
 		if !slices.Contains(eventStates, state) {
@@ -144,8 +144,8 @@ type meaning struct {
 	last  bool
 }
 
-// meanings returns what a free text may be: a dispatch ID, its first digits, a key, a correlation ID or
-// a topic. What is found first counts.
+// meanings returns what a free text may be: a dispatch ID, its first digits, a key, a source, a
+// correlation ID or a topic. What is found first counts.
 func meanings(text string, q outbox.Query) []meaning {
 	var list []meaning
 	if text == "" {
@@ -164,6 +164,11 @@ func meanings(text string, q outbox.Query) []meaning {
 		keys := q
 		keys.Key = text
 		list = append(list, meaning{"key", keys, false})
+	}
+	if q.Source == "" {
+		sources := q
+		sources.Source = text
+		list = append(list, meaning{"source", sources, false})
 	}
 	if q.CorrelationID == "" {
 		conversations := q
@@ -196,7 +201,7 @@ func prefix(text string) (from, to uuid.UUID, ok bool) {
 	return uuid.UUID(low), uuid.UUID(high), true
 }
 
-var errNoSearch = errors.New("the store of this outbox cannot search by first digits or correlation ID: look for the whole dispatch ID")
+var errNoSearch = errors.New("the store of this outbox cannot search by first digits, source or correlation ID: look for the whole dispatch ID")
 
 // find searches for events. Without a search it looks among parked and deferred events, and returns
 // partly.
@@ -212,7 +217,7 @@ func (s *outboxSource) find(ctx context.Context, q outbox.Query) (found outbox.R
 
 // findWaiting searches among parked and deferred events.
 func (s *outboxSource) findWaiting(ctx context.Context, q outbox.Query) (found outbox.Results, err error) {
-	if q.From != uuid.Nil || q.To != uuid.Nil || q.CorrelationID != "" {
+	if q.From != uuid.Nil || q.To != uuid.Nil || q.CorrelationID+q.Source != "" {
 		return found, errNoSearch
 	}
 	parkedStates := slices.DeleteFunc(slices.Clone(q.States), func(st outbox.State) bool {

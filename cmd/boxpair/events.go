@@ -48,6 +48,7 @@ func (v *viewing) define(s *settings) {
 	s.list[len(s.list)-1].values = stateNames()
 	s.text(&q.Topic, "topic", "TOPIC", "only this topic.")
 	s.text(&q.Key, "key", "KEY", "only this key.")
+	s.text(&q.Source, "source", "SOURCE", "only this source.")
 	s.text(&q.CorrelationID, "correlation", "ID", "only this correlation ID.")
 	s.text(&q.Error, "error", "TEXT", "only if the last error contains this text.")
 	s.add("since", envOf("since"), "TIME", "only if written since this time: 2026-01-31T12:00:00Z, 2026-01-31 (in UTC), or an age such as 24h or 7d.", false, moment(&q.Since))

@@ -266,10 +266,10 @@ func (x *explainer) messages(ctx context.Context, s *operators, ids []uuid.UUID,
 }
 
 // errNothing is returned if no database knows what is asked for.
-var errNothing = errors.New("no given database knows an event or message by this ID, key or correlation ID")
+var errNothing = errors.New("no given database knows an event or message by this ID, key, source or correlation ID")
 
-// named returns the dispatch IDs that text names: an ID, its first digits, or a key or correlation ID
-// of the latest events.
+// named returns the dispatch IDs that text names: an ID, its first digits, or a key, source or correlation
+// ID of the latest events.
 func (x *explainer) named(ctx context.Context, text string) ([]uuid.UUID, error) {
 	r, err := parseID(text)
 	isID := err == nil
@@ -297,7 +297,7 @@ func (x *explainer) named(ctx context.Context, text string) ([]uuid.UUID, error)
 	}
 	queries := []outbox.Query{
 		{Key: text, States: []outbox.State{outbox.PendingState, outbox.Retrying, outbox.Following, outbox.Dead, outbox.DeferredState}},
-		{Key: text}, {CorrelationID: text},
+		{Key: text}, {Source: text}, {CorrelationID: text},
 	}
 	if q := numbered(text); len(q.Seqs) > 0 {
 		queries = append(queries, q)
@@ -340,5 +340,5 @@ func numbered(text string) (q outbox.Query) {
 	return q
 }
 
-// mostNamed is how many events a key or a correlation ID names at most.
+// mostNamed is how many events a key, source or correlation ID names at most.
 const mostNamed = 10

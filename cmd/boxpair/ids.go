@@ -72,7 +72,7 @@ func (s *settings) idsAfterFlags(usage string, to *[]idRange) {
 			if s.flags.Lookup("key") != nil {
 				byKey = "; as a key: --key " + quoted(text)
 			}
-			errs = append(errs, fmt.Errorf("%s is no dispatch ID, nor at least its first %d digits%s; boxpair why %s finds the IDs of a key or correlation ID",
+			errs = append(errs, fmt.Errorf("%s is no dispatch ID, nor at least its first %d digits%s; boxpair why %s finds the IDs of a key, source or correlation ID",
 				plain(text), leastDigits, byKey, quoted(text)))
 		}
 		return errors.Join(errs...)
@@ -99,7 +99,7 @@ func (s *operators) resolve(ctx context.Context, ranges []idRange) ([]uuid.UUID,
 		case err != nil:
 			return nil, err
 		case len(found) == 0:
-			return nil, fmt.Errorf("--id: %s: %w here; boxpair why also finds keys and correlation IDs", r.text, errNotHere)
+			return nil, fmt.Errorf("--id: %s: %w here; boxpair why also finds keys, sources and correlation IDs", r.text, errNotHere)
 		case len(found) > 1:
 			return nil, fmt.Errorf("--id: %s: %w", r.text, errAmbiguous)
 		}

@@ -124,6 +124,7 @@ func TestWhySaysWhatAnEventWaitsForAndHowToHealIt(t *testing.T) {
 
 	r.says(exitFailed, "why "+uuid.NewString())
 	r.says(exitFailed, "why ffffffff")
+	r.says(exitFound, "why order", "by shop (order, version 1, index 0)") // by source
 	r.says(exitFailed, "why no-such-key")
 }
 

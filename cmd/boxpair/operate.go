@@ -270,7 +270,7 @@ func (q *selection) with(ctx context.Context, do func(s *operators) error) error
 		return do(s)
 	})
 	if err == nil && !found {
-		err = fmt.Errorf("--id: %w in any given database; boxpair why also finds keys and correlation IDs", errNotHere)
+		err = fmt.Errorf("--id: %w in any given database; boxpair why also finds keys, sources and correlation IDs", errNotHere)
 	}
 	return err
 }

@@ -20,7 +20,7 @@ var family = command{
 which consumers have applied each event, which have it and do not go on, and which expect it and have
 not got it. With --wait, waits until everything is done. Known to expect a topic are the consumers that
 --consumer names, and of the first event's topic those that have earlier events. The event is named as for why: by dispatch ID, by
-the first eight digits of one, by key or by correlation ID, if these mean one event.
+the first eight digits of one, by key, source or correlation ID, if these mean one event.
 
     boxpair tree 4b9d2a51 --outbox postgres://monitor@orders/shop --outbox postgres://monitor@stock/stock \
         --inbox postgres://monitor@stock/stock --wait 30s
@@ -32,7 +32,7 @@ The exit status is 1 if something is not done.`,
 		s.add("consumer", envOf("consumer"), "NAME=TOPIC,…", "a consumer and the topics that it expects. May be given several times.", true, b.addConsumer)
 		s.duration(&b.wait, "wait", "how long to wait until everything is done. Defaults to not at all.")
 		b.display.define(s)
-		s.operands = "ID|KEY|CORRELATION-ID"
+		s.operands = "ID|KEY|SOURCE|CORRELATION-ID"
 		s.operandsFrom = func(args []string) error { b.asked = args; return nil }
 		return b.run
 	},
@@ -93,8 +93,8 @@ func (b *branching) run(ctx context.Context, p *process) (int, error) {
 	return b.follow(ctx, p, l, id)
 }
 
-// root returns the dispatch ID of the one event that is asked for: by ID, by its first digits, by key
-// or by correlation ID.
+// root returns the dispatch ID of the one event that is asked for: by ID, by its first digits, by key,
+// source or correlation ID.
 func (b *branching) root(ctx context.Context) (uuid.UUID, error) {
 	x := &explainer{databases: b.databases}
 	ids, err := x.named(ctx, b.asked[0])

@@ -24,7 +24,7 @@ func lookCommand(name, summary, details string, define func(s *settings, x *expl
 			x.databases.define(s, "the database of an outbox. May be given several times.", "the database of an inbox. May be given several times.")
 			define(s, x)
 			x.display.define(s)
-			s.operands = "ID|KEY|CORRELATION-ID…"
+			s.operands = "ID|KEY|SOURCE|CORRELATION-ID…"
 			s.operandsFrom = func(args []string) error { asked = args; return nil }
 			return func(ctx context.Context, p *process) (int, error) {
 				if len(asked) == 0 {
@@ -70,11 +70,11 @@ func (x *explainer) asked(ctx context.Context, texts []string) ([]sight, error) 
 
 var lookCommands = []command{
 	lookCommand("why", "explain where an event is, what it waits for, and how to heal it",
-		`Explains events by dispatch ID, by the first eight digits of one, by key or by correlation ID: when and
+		`Explains events by dispatch ID, by the first eight digits of one, by key, source or correlation ID: when and
 by whom an event was written, whether and when the broker confirmed it, what it waits for and since
 when, which consumers have applied it, and which have earlier events of its topic and not this one; and
 the command that lets it go on. Of a key, the events that wait are explained; if none waits, the latest.
-Keys and correlation IDs are looked for in the latest 20,000 events.
+Keys, sources and correlation IDs are looked for in the latest 20,000 events.
 
     boxpair why 4b9d2a51 --outbox postgres://monitor@orders/shop --inbox postgres://monitor@stock/stock
 
@@ -102,7 +102,7 @@ The exit status is 1 if something waits.`,
 		}),
 	lookCommand("show", "show everything that the databases know of an event",
 		`Shows events and messages in any state, as facts: by dispatch ID, by the first eight digits of one, by
-key or by correlation ID, with all attempts, deliveries and changes by operators. Payloads and headers
+key, source or correlation ID, with all attempts, deliveries and changes by operators. Payloads and headers
 are shown with --payload only.
 
     boxpair show 4b9d2a51 --outbox postgres://monitor@orders/shop --inbox postgres://monitor@stock/stock`,

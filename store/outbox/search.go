@@ -58,8 +58,8 @@ type Query struct {
 	Seqs []int64
 	// States are the states of the events.
 	States []State
-	// Topic, Key and CorrelationID are compared exactly.
-	Topic, Key, CorrelationID string
+	// Topic, Key, CorrelationID and Source are compared exactly.
+	Topic, Key, CorrelationID, Source string
 	// Error is a part of the last error, compared case-sensitively and without wildcards.
 	Error string
 	// Since and Until bound the time of writing: Since ≤ time < Until.

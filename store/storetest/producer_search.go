@@ -140,6 +140,7 @@ func searchSelects[TX any](o *outboxRig[TX]) {
 		r := record(key, fmt.Sprint(i))
 		r.Topic = fmt.Sprint("topic ", i%2)
 		r.CorrelationID = "request " + key
+		r.Source = fmt.Sprint("order/", i)
 		events = append(events, complete(r.Event))
 		queued = append(queued, o.queued(events[i])...)
 	}
@@ -173,6 +174,8 @@ func searchSelects[TX any](o *outboxRig[TX]) {
 		{"key and state", outbox.Query{Key: "a", States: []outbox.State{outbox.PendingState}}, []int{2, 0}},
 		{"key of a parked event", outbox.Query{Key: "b", States: []outbox.State{outbox.PendingState, outbox.Retrying}}, []int{1}},
 		{"other key", outbox.Query{Key: "A"}, nil},
+		{"source", outbox.Query{Source: events[3].Source}, []int{3}},
+		{"source and key", outbox.Query{Source: events[3].Source, Key: "a"}, nil},
 		{"correlation ID", outbox.Query{CorrelationID: "request c"}, []int{4}},
 		{"part of the error", outbox.Query{Error: "0% of"}, []int{1}},
 		{"error and state", outbox.Query{Error: "0% of", States: []outbox.State{outbox.PendingState}}, nil},

@@ -119,6 +119,7 @@ func (s *eventSearch) conditions() *where {
 	w.text("e.topic", s.q.Topic)
 	w.text("e.{event_key}", s.q.Key)
 	w.text("e.correlation_id", s.q.CorrelationID)
+	w.text("e.source", s.q.Source)
 	w.during("e.created_at", s.q.Since, s.q.Until)
 	if s.q.To != uuid.Nil {
 		w.add("e.dispatch_id >= ? AND e.dispatch_id <= ?", s.q.From[:], s.q.To[:])
