@@ -244,15 +244,16 @@ func (o *Outbox[TX]) committed(n wakeup.Wakeup) {
 	if fault.Reach(fault.BeforeWakeup) != nil {
 		return
 	}
-	o.local.Send(n)
-	o.remote.Send(n)
+	if others := o.local.Send(n); !others.None() {
+		o.remote.Send(others)
+	}
 }
 
-// Run tells relays in other processes about commits, on average once per Config.NotifyInterval at
-// most, until ctx ends, and returns nil. Run is optional: without Run, or on a store without a
+// Run tells relays in other processes about commits in shards that no relay of this process owns. It
+// does so on average once per Config.NotifyInterval at most, until ctx ends, and returns nil. Run is optional: without Run, or on a store without a
 // signal between processes, relays in other processes poll.
 func (o *Outbox[TX]) Run(ctx context.Context) error {
-	woken, stop := o.remote.Subscribe()
+	woken, stop := o.remote.Subscribe(nil)
 	defer stop()
 	var paced time.Time // up to which wake-ups have used up their time
 	for {
@@ -291,7 +292,7 @@ func (o *Outbox[TX]) notify(ctx context.Context, n wakeup.Wakeup) error {
 // RelaySource returns the parts of an outbox that package relay needs in its process. Applications
 // do not need RelaySource.
 func (o *Outbox[TX]) RelaySource() wakeup.Source {
-	return wakeup.Source{Store: o.store, Logger: o.cfg.Logger, Commits: &o.local, ID: o.id}
+	return wakeup.Source{Store: o.store, Logger: o.cfg.Logger, Commits: &o.local, Others: &o.remote, ID: o.id}
 }
 
 func (o *Outbox[TX]) newWriter(tx TX) *Writer[TX] {

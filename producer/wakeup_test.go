@@ -25,7 +25,7 @@ func TestWritersTellWhereTheyHaveWritten(t *testing.T) {
 		t.Errorf("news are %+v, want %+v", w.wakes, want)
 	}
 	s := &wakeup.Signal{}
-	got, stop := s.Subscribe()
+	got, stop := s.Subscribe(nil)
 	defer stop()
 	s.Send(wakeup.Wakeup{Shards: 1 << 3})
 	s.Send(wakeup.Wakeup{Shards: 1 << 63, Deferred: true})

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math/bits"
 	"math/rand/v2"
 	"os"
 	"sync"
@@ -28,13 +29,13 @@ import (
 // of a run: the goroutine that steps the core, the goroutine that sends, the goroutine that
 // listens, and a goroutine for every statement under way. The core bounds the number of statements.
 type relayLoop struct {
-	store     outbox.RelayStore
-	sender    transport.Sender
-	cfg       Config
-	asker     *statement.Asker
-	once      bool
-	wakes     *wakeup.Subscription
-	ownOutbox string // ID of the outbox of wakes, or ""
+	store  outbox.RelayStore
+	sender transport.Sender
+	cfg    Config
+	asker  *statement.Asker
+	once   bool
+	wakes  wakes
+	woken  *wakeup.Subscription // to wakes
 
 	origin time.Time // of the core's time
 	box    mailbox
@@ -51,10 +52,10 @@ type relayLoop struct {
 	err       error // errors of failed statements, for RunOnce
 }
 
-func newRelayLoop(store outbox.RelayStore, sender transport.Sender, cfg Config, wakes *wakeup.Subscription, once bool) *relayLoop {
+func newRelayLoop(store outbox.RelayStore, sender transport.Sender, cfg Config, once bool) *relayLoop {
 	rnd := rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))
 	l := &relayLoop{
-		store: store, sender: sender, cfg: cfg, once: once, wakes: wakes,
+		store: store, sender: sender, cfg: cfg, once: once, woken: new(wakeup.Subscription),
 		origin:    time.Now(),
 		box:       mailbox{signal: make(chan struct{}, 1)},
 		sendq:     make(chan *core.Entry, cfg.Window),
@@ -91,6 +92,27 @@ func (l *relayLoop) route(topic string) (name string) {
 	return l.sender.Route(topic)
 }
 
+// subscribe has the commits of this process wake the loop, until the returned function is called.
+func (l *relayLoop) subscribe(w wakes) (end func()) {
+	l.wakes = w
+	l.woken, end = w.subscribe(l.owns)
+	return end
+}
+
+// owns returns the shards, a bit each, that no other relay has at this time.
+func (l *relayLoop) owns(shards uint64) (owned uint64) {
+	now := l.now()
+	if l.still.doubtful(now) {
+		return 0
+	}
+	for rest := shards; rest != 0; rest &= rest - 1 {
+		if no := bits.TrailingZeros64(rest); now < time.Duration(l.until[no].Load()) {
+			owned |= 1 << no
+		}
+	}
+	return owned
+}
+
 func (l *relayLoop) now() time.Duration { return time.Since(l.origin) }
 
 // run steps the core until the core has stopped. The end of ctx stops the core.
@@ -116,8 +138,8 @@ func (l *relayLoop) run(ctx context.Context) {
 		select {
 		case <-l.box.signal:
 		case <-timer.C:
-		case <-l.wakes.Woken:
-			l.box.wake(l.wakes.Take())
+		case <-l.woken.Woken:
+			l.box.wake(l.woken.Take())
 		case <-stop:
 			stop = nil
 			l.locked(l.core.Stop)
@@ -170,8 +192,11 @@ func (l *relayLoop) step(work context.Context) (wait time.Duration, stopped bool
 	c.Advance(now)
 	calls, sends, notes := c.Flush()
 	l.observe(c.Notices())
+	var lost uint64
 	for i := range l.until {
-		l.until[i].Store(int64(c.Until(i)))
+		if until := c.Until(i); l.until[i].Swap(int64(until)) > 0 && until == 0 {
+			lost |= 1 << i
+		}
 	}
 	l.still.told.Store(noticed)
 	at, stopped := c.NextAdvance()
@@ -179,6 +204,9 @@ func (l *relayLoop) step(work context.Context) (wait time.Duration, stopped bool
 		l.sendq <- e // never blocks: sendq has room for the window
 	}
 	l.mu.Unlock()
+	if lost != 0 && l.wakes.others != nil { // what was committed since, they were not told of
+		l.wakes.others.Send(wakeup.Wakeup{Shards: lost, Deferred: true})
+	}
 	for _, n := range notes {
 		//nolint:sloglint // a constant where the core made the note
 		l.cfg.Logger.LogAttrs(work, n.Level, n.Msg, append(n.Attrs, slog.String("relay", l.cfg.Name))...)
@@ -253,7 +281,7 @@ func (l *relayLoop) listenOnce(ctx context.Context) error {
 // second poll would use up the rate of wake-ups, and delay the next polls.
 func (l *relayLoop) passWakeup(text string) {
 	l.listening(true)
-	if n, from := wakeup.Parse(text); from == "" || from != l.ownOutbox {
+	if n, from := wakeup.Parse(text); from == "" || from != l.wakes.id {
 		l.box.wake(n)
 	}
 }

@@ -15,7 +15,7 @@ func TestNothingMoreIsSentFromAShardThatWasLost(t *testing.T) {
 		}
 		f := realStore()
 		f.Add("topic", "key")
-		l := newRelayLoop(f, &fakeSender{}, cfg, nil, false)
+		l := newRelayLoop(f, &fakeSender{}, cfg, false)
 		step := func() {
 			wait, _ := l.step(t.Context())
 			select {

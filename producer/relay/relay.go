@@ -84,7 +84,7 @@ func New[TX any](outbox *producer.Outbox[TX], publisher message.Publisher, cfg C
 	if cfg.Logger == nil {
 		cfg.Logger = from.Logger
 	}
-	return newRelay(from.Store, wakes{from.Commits, from.ID}, publisher, cfg)
+	return newRelay(from.Store, wakes{from.Commits, from.Others, from.ID}, publisher, cfg)
 }
 
 // NewStandalone is [New] for a process that writes no events.
@@ -96,14 +96,15 @@ func NewStandalone(store outbox.RelayStore, publisher message.Publisher, cfg Con
 // same commits.
 type wakes struct {
 	signal *wakeup.Signal // nil without an outbox
+	others *wakeup.Signal // of relays in other processes, which the signal leaves out; nil without an outbox
 	id     string         // of the outbox
 }
 
-func (w wakes) subscribe() (*wakeup.Subscription, func()) {
+func (w wakes) subscribe(owns func(shards uint64) uint64) (*wakeup.Subscription, func()) {
 	if w.signal == nil {
 		return &wakeup.Subscription{}, func() {} // its channel is nil
 	}
-	return w.signal.Subscribe()
+	return w.signal.Subscribe(owns)
 }
 
 func newRelay(store outbox.RelayStore, wakes wakes, publisher message.Publisher, cfg Config) (*Relay, error) {
@@ -144,11 +145,9 @@ func (r *Relay) RunOnce(ctx context.Context) (Report, error) {
 }
 
 func (r *Relay) run(ctx context.Context, once bool) (Report, error) {
-	woken, unsubscribe := r.wakes.subscribe()
-	defer unsubscribe()
 	out := r.newOutput()
-	loop := newRelayLoop(r.store, out.sender, r.cfg, woken, once)
-	loop.ownOutbox = r.wakes.id
+	loop := newRelayLoop(r.store, out.sender, r.cfg, once)
+	defer loop.subscribe(r.wakes)()
 	if err := r.begin(loop); err != nil {
 		return Report{}, err
 	}

@@ -80,7 +80,7 @@ func realStore() *memstore.Store {
 
 func relayOn(t *testing.T, f outbox.RelayStore, signal *wakeup.Signal, publisher message.Publisher, cfg Config) *Relay {
 	t.Helper()
-	r, err := newRelay(f, wakes{signal, "local"}, publisher, cfg)
+	r, err := newRelay(f, wakes{signal: signal, id: "local"}, publisher, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -388,6 +388,49 @@ func TestARelayLooksOnceForACommitThatItHearsOfTwice(t *testing.T) {
 			time.Sleep(5 * time.Millisecond)
 		}
 		stop()
+	})
+}
+
+// TestOthersAreNotToldOfOwnedShards, since the signal between processes costs each commit a statement.
+func TestOthersAreNotToldOfOwnedShards(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f, local, others := realStore(), &wakeup.Signal{}, &wakeup.Signal{}
+		heard, unsubscribe := others.Subscribe(nil)
+		defer unsubscribe()
+		rest := func(want wakeup.Wakeup, when string) {
+			t.Helper()
+			if got := local.Send(wakeup.All); got != want && (!got.None() || !want.None()) {
+				t.Errorf("%s: others are told of %+v, want %+v", when, got, want)
+			}
+		}
+		rest(wakeup.All, "without a relay")
+		r := relayOn(t, f, local, &fakeSender{}, Config{})
+		r.wakes.others = others
+		stop := running(t, r)
+		time.Sleep(time.Minute)
+		rest(wakeup.Wakeup{}, "with a relay")
+		if n := heard.Take(); !n.None() {
+			t.Errorf("others were told of %+v when the relay began", n)
+		}
+		f.Mu.Lock()
+		f.Shards[7] = memstore.Shard{Owner: "other", Epoch: f.Shards[7].Epoch + 1, Until: f.Clock() + time.Hour, TTL: time.Hour}
+		f.Mu.Unlock()
+		<-heard.Woken
+		if n, want := heard.Take(), (wakeup.Wakeup{Shards: 1 << 7, Deferred: true}); n != want {
+			t.Errorf("others were told of %+v after a loss, want %+v", n, want)
+		}
+		fail := func(how func(string) error) {
+			f.Mu.Lock()
+			f.Fail = how
+			f.Mu.Unlock()
+		}
+		fail(func(string) error { return errors.New("the database is away") })
+		time.Sleep(time.Minute)
+		rest(wakeup.All, "when the leases have ended")
+		fail(nil)
+		stop()
+		rest(wakeup.All, "when the relay has ended")
 	})
 }
 

@@ -31,7 +31,7 @@ func TestNothingIsSentBeforeTheCoreKnowsThatTheProcessStoodStill(t *testing.T) {
 		f, sender := realStore(), &counting{}
 		f.Sessions[1] = true
 		f.Add("topic", "key")
-		l := newRelayLoop(memstore.Witnessed{Store: f}, sender, cfg, nil, false)
+		l := newRelayLoop(memstore.Witnessed{Store: f}, sender, cfg, false)
 		l.box.witnessed(1)
 		step := func() {
 			wait, _ := l.step(t.Context())
@@ -53,8 +53,9 @@ func TestNothingIsSentBeforeTheCoreKnowsThatTheProcessStoodStill(t *testing.T) {
 			t.Helper()
 			before := sender.sent
 			l.send(t.Context(), e)
-			if got := sender.sent > before; got != want {
-				t.Errorf("%s: sent %t", when, got)
+			owned := l.owns(1<<e.Shard) != 0
+			if got := sender.sent > before; got != want || owned != want {
+				t.Errorf("%s: sent %t, owned %t", when, got, owned)
 			}
 		}
 		l.still.tick(l.now())

@@ -39,7 +39,7 @@ func TestEventThatCannotBeReadIsBuriedInsteadOfSent(t *testing.T) {
 		"alone":      {Queued: bad},
 		"in a batch": {Queued: good, BatchTail: []*core.Entry{{Queued: good}, {Queued: bad}}},
 	} {
-		l := newRelayLoop(nil, strict{t: t}, cfg, nil, false)
+		l := newRelayLoop(nil, strict{t: t}, cfg, false)
 		l.until[0].Store(int64(time.Hour))
 		l.send(t.Context(), e)
 		if len(l.box.outcomes) != 1 || l.box.outcomes[0].Outcome != transport.Invalid || !strings.Contains(l.box.outcomes[0].Err.Error(), bad.Unreadable) {
@@ -96,7 +96,7 @@ func TestARouteFunctionThatPanicsEndsNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := newRelayLoop(nil, panicking{}, cfg, nil, false)
+	l := newRelayLoop(nil, panicking{}, cfg, false)
 	if route := l.route("topic"); route != "topic" {
 		t.Errorf("the route is %q", route)
 	}

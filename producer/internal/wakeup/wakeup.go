@@ -83,6 +83,9 @@ type Signal struct {
 type Subscription struct {
 	Woken chan struct{} // has room for one
 
+	// owns tells for which of some shards, a bit each, nobody else is to be woken. It may be nil.
+	owns func(shards uint64) uint64
+
 	mu      sync.Mutex
 	pending Wakeup
 }
@@ -106,18 +109,25 @@ func (s *Subscription) send(w Wakeup) {
 	}
 }
 
-// Send wakes every subscriber and never blocks.
-func (s *Signal) Send(w Wakeup) {
+// Send wakes every subscriber and never blocks. It returns the wake-up of all others, without the
+// shards that subscribers own.
+func (s *Signal) Send(w Wakeup) (others Wakeup) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	others = w
 	for sub := range s.subs {
 		sub.send(w)
+		if sub.owns != nil {
+			others.Shards &^= sub.owns(w.Shards)
+		}
 	}
+	return others
 }
 
-// Subscribe returns a subscription and the function that ends it.
-func (s *Signal) Subscribe() (*Subscription, func()) {
-	sub := &Subscription{Woken: make(chan struct{}, 1)}
+// Subscribe returns a subscription and the function that ends it. owns tells which of some shards, a
+// bit each, only the subscriber looks after; nil if it looks after none.
+func (s *Signal) Subscribe(owns func(shards uint64) uint64) (*Subscription, func()) {
+	sub := &Subscription{Woken: make(chan struct{}, 1), owns: owns}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.subs == nil {
@@ -136,5 +146,6 @@ type Source struct {
 	Store   outbox.RelayStore
 	Logger  *slog.Logger
 	Commits *Signal // signals commits
+	Others  *Signal // signals commits for relays in other processes
 	ID      string  // unique among all outboxes, in any process
 }
