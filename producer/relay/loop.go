@@ -36,6 +36,7 @@ type relayLoop struct {
 	once   bool
 	wakes  wakes
 	woken  *wakeup.Subscription // to wakes
+	heard  atomic.Bool          // the core knows of a signal that has arrived
 
 	origin time.Time // of the core's time
 	box    mailbox
@@ -99,10 +100,11 @@ func (l *relayLoop) subscribe(w wakes) (end func()) {
 	return end
 }
 
-// owns returns the shards, a bit each, that no other relay has at this time.
+// owns returns the shards, a bit each, that no other relay has at this time. Before a signal of the
+// store has arrived it returns none: a signal of this process shows the relay that signals work.
 func (l *relayLoop) owns(shards uint64) (owned uint64) {
 	now := l.now()
-	if l.still.doubtful(now) {
+	if !l.heard.Load() || l.still.doubtful(now) {
 		return 0
 	}
 	for rest := shards; rest != 0; rest &= rest - 1 {
@@ -199,6 +201,7 @@ func (l *relayLoop) step(work context.Context) (wait time.Duration, stopped bool
 		}
 	}
 	l.still.told.Store(noticed)
+	l.heard.Store(c.Heard())
 	at, stopped := c.NextAdvance()
 	for _, e := range sends {
 		l.sendq <- e // never blocks: sendq has room for the window
@@ -287,7 +290,10 @@ func (l *relayLoop) passWakeup(text string) {
 }
 
 func (l *relayLoop) listening(heard bool) {
-	l.locked(func(now time.Duration) { l.core.Listening(now, heard) })
+	l.locked(func(now time.Duration) {
+		l.core.Listening(now, heard)
+		l.heard.Store(l.core.Heard())
+	})
 }
 
 // mailbox collects the input between two steps. Its methods never block.

@@ -395,7 +395,7 @@ func TestARelayLooksOnceForACommitThatItHearsOfTwice(t *testing.T) {
 func TestOthersAreNotToldOfOwnedShards(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		f, local, others := realStore(), &wakeup.Signal{}, &wakeup.Signal{}
+		f, local, others := &listened{realStore(), make(chan func(string), 1), make(chan error)}, &wakeup.Signal{}, &wakeup.Signal{}
 		heard, unsubscribe := others.Subscribe(nil)
 		defer unsubscribe()
 		rest := func(want wakeup.Wakeup, when string) {
@@ -408,15 +408,18 @@ func TestOthersAreNotToldOfOwnedShards(t *testing.T) {
 		r := relayOn(t, f, local, &fakeSender{}, Config{})
 		r.wakes.others = others
 		stop := running(t, r)
+		told := <-f.listens
 		time.Sleep(time.Minute)
-		rest(wakeup.Wakeup{}, "with a relay")
+		rest(wakeup.All, "with a relay that does not know whether signals work")
+		told("local")
+		rest(wakeup.Wakeup{}, "with a relay that has heard a signal")
 		if n := heard.Take(); !n.None() {
 			t.Errorf("others were told of %+v when the relay began", n)
 		}
 		f.Mu.Lock()
 		f.Shards[7] = memstore.Shard{Owner: "other", Epoch: f.Shards[7].Epoch + 1, Until: f.Clock() + time.Hour, TTL: time.Hour}
 		f.Mu.Unlock()
-		<-heard.Woken
+		time.Sleep(time.Minute)
 		if n, want := heard.Take(), (wakeup.Wakeup{Shards: 1 << 7, Deferred: true}); n != want {
 			t.Errorf("others were told of %+v after a loss, want %+v", n, want)
 		}

@@ -33,6 +33,7 @@ func TestNothingIsSentBeforeTheCoreKnowsThatTheProcessStoodStill(t *testing.T) {
 		f.Add("topic", "key")
 		l := newRelayLoop(memstore.Witnessed{Store: f}, sender, cfg, false)
 		l.box.witnessed(1)
+		l.listening(true)
 		step := func() {
 			wait, _ := l.step(t.Context())
 			select {

@@ -62,4 +62,28 @@ var idling = []Mutant{
 	}`,
 		Test: Test{"consumer", "TestIdleInboxLooksForDueMessagesAndAtTheDatabaseTogether"},
 	},
+	{
+		Name: "owned-shards-told-before-signals", Guarantee: "G2",
+		Broken: "A relay beside the writers never learns that signals work, and polls as often as without.",
+		File:   "producer/relay/loop.go",
+		Old:    `	if !l.heard.Load() || l.still.doubtful(now) {`,
+		New:    `	if l.still.doubtful(now) {`,
+		Test:   Test{"producer/relay", "TestOthersAreNotToldOfOwnedShards"},
+	},
+	{
+		Name: "lost-shard-kept-secret", Guarantee: "G2",
+		Broken: "The next owner of a shard is not told of events that were committed before the relay knew of its loss.",
+		File:   "producer/relay/loop.go",
+		Old:    `	if lost != 0 && l.wakes.others != nil {`,
+		New:    `	if lost == 1 && l.wakes.others != nil {`,
+		Test:   Test{"producer/relay", "TestOthersAreNotToldOfOwnedShards"},
+	},
+	{
+		Name: "ended-lease-owned", Guarantee: "G2",
+		Broken: "Others are not told of events in shards whose lease has ended here.",
+		File:   "producer/relay/loop.go",
+		Old:    `now < time.Duration(l.until[no].Load()) {`,
+		New:    `l.until[no].Load() > 0 {`,
+		Test:   Test{"producer/relay", "TestOthersAreNotToldOfOwnedShards"},
+	},
 }

@@ -247,6 +247,10 @@ func (c *Machine) Listening(now time.Duration, heard bool) {
 	c.signals.listening(heard)
 }
 
+// Heard tells whether a signal of the store has arrived since listening began, or since events came
+// without one.
+func (c *Machine) Heard() bool { return c.signals.heard }
+
 // Witness takes the witness of the session in which the relay listens; 0: there is none.
 func (c *Machine) Witness(now time.Duration, witness int64) {
 	c.now = now
