@@ -3,6 +3,8 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
+	"fmt"
 	"slices"
 	"sync"
 	"time"
@@ -47,12 +49,7 @@ const mostCauses = 50
 
 func (l *letters) listCauses(ctx context.Context, p *process) error {
 	l.filter.Limit = mostCauses
-	all := []cause{}
-	err := l.with(ctx, func(s *operators) error {
-		list, err := l.causes(ctx, s)
-		all = append(all, list...)
-		return err
-	})
+	all, err := l.allCauses(ctx, p)
 	if err != nil {
 		return err
 	}
@@ -71,6 +68,42 @@ func (l *letters) listCauses(ctx context.Context, p *process) error {
 		g.add(c.Count, c.State, l.when(c.First), l.when(c.Last), c.Topic, c.Consumer, c.Database, l.id(c.Example), c.Error)
 	}
 	return g.print(p.stdout)
+}
+
+// allCauses reads the causes of all databases, at once. It soon says so if that takes long.
+func (l *letters) allCauses(ctx context.Context, p *process) ([]cause, error) {
+	type result struct {
+		list []cause
+		err  error
+	}
+	var results []*result
+	var reading sync.WaitGroup
+	err := l.with(ctx, func(s *operators) error {
+		q, r := l.selection, &result{}
+		results = append(results, r)
+		reading.Go(func() {
+			if r.list, r.err = q.causes(ctx, s); r.err != nil {
+				r.err = fmt.Errorf("%s: %w", s.name, r.err)
+			}
+		})
+		return nil
+	})
+	read := make(chan struct{})
+	go func() {
+		reading.Wait()
+		close(read)
+	}()
+	select {
+	case <-read:
+	case <-time.After(firstProgress):
+		fmt.Fprintln(p.stderr, "counting the letters of each cause …")
+		<-read
+	}
+	all, errs := []cause{}, []error{err}
+	for _, r := range results {
+		all, errs = append(all, r.list...), append(errs, r.err)
+	}
+	return all, errors.Join(errs...)
 }
 
 // deadCauses reads the causes of dead letters, of one consumer unless consumer is "".

@@ -297,7 +297,7 @@ func (x *explainer) named(ctx context.Context, text string) ([]uuid.UUID, error)
 	}
 	queries := []outbox.Query{
 		{Key: text, States: []outbox.State{outbox.PendingState, outbox.Retrying, outbox.Following, outbox.Dead, outbox.DeferredState}},
-		{Key: text}, {Source: text}, {CorrelationID: text},
+		{Named: text},
 	}
 	if q := numbered(text); len(q.Seqs) > 0 {
 		queries = append(queries, q)

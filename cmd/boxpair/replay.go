@@ -105,9 +105,9 @@ func (r *replaying) run(ctx context.Context, p *process) (int, error) {
 
 // count counts the events that a replay selects.
 func count(ctx context.Context, s *operators, r *producer.Replay, report func(done, all int)) (n int64, err error) {
-	const scan, most = 10_000, 1000
+	const first, most, longest = 1000, 1000, 10_000
 	after := r.After
-	for {
+	for scan := first; ; scan = min(2*scan, longest) { // so that progress is soon told
 		page, err := s.log.Retained(ctx, r.Selection, after, scan, most)
 		if err != nil {
 			return n, err

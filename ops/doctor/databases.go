@@ -8,9 +8,11 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/boxpair/boxpair/migrations"
 	"github.com/boxpair/boxpair/store/control"
@@ -67,6 +69,7 @@ type consumer struct {
 
 // databases does the checks of all databases.
 func (r *run) databases(ctx context.Context) {
+	r.connect(ctx)
 	var servers []*server
 	var all []*tables
 	for _, side := range []struct {
@@ -74,7 +77,12 @@ func (r *run) databases(ctx context.Context) {
 		outbox bool
 	}{{r.cfg.Outboxes, true}, {r.cfg.Inboxes, false}} {
 		for i := range side.list {
-			t, err := r.open(ctx, &side.list[i], &servers)
+			d := &side.list[i]
+			err := r.unreachable[d.Pool]
+			var t *tables
+			if err == nil {
+				t, err = r.open(ctx, d, &servers)
+			}
 			if err != nil {
 				r.failed(Reach, side.list[i].Name, err)
 				continue
@@ -96,6 +104,27 @@ func (r *run) databases(ctx context.Context) {
 	}
 	r.windows(all)
 	r.sharedQueues(all)
+}
+
+// connect connects to all databases of PostgreSQL at once: a new session takes its server as long as
+// several statements.
+func (r *run) connect(ctx context.Context) {
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	r.unreachable = make(map[*pgxpool.Pool]error)
+	for _, d := range slices.Concat(r.cfg.Outboxes, r.cfg.Inboxes) {
+		if d.Pool == nil {
+			continue
+		}
+		all.Go(func() {
+			if err := d.Pool.Ping(ctx); err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				r.unreachable[d.Pool] = err
+			}
+		})
+	}
+	all.Wait()
 }
 
 // open reaches a database, whose server is added to servers unless it is there.

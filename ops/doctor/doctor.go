@@ -11,6 +11,7 @@ import (
 	"unicode"
 
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/boxpair/boxpair/internal/management"
 )
@@ -73,8 +74,9 @@ func Run(ctx context.Context, cfg Config) ([]Finding, error) {
 
 // run is one call of [Run].
 type run struct {
-	cfg   Config
-	found []Finding
+	cfg         Config
+	found       []Finding
+	unreachable map[*pgxpool.Pool]error // why a database cannot be reached
 }
 
 // add adds a finding, once.

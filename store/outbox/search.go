@@ -60,6 +60,8 @@ type Query struct {
 	States []State
 	// Topic, Key, CorrelationID and Source are compared exactly.
 	Topic, Key, CorrelationID, Source string
+	// Named is the key, the source or the correlation ID, compared exactly.
+	Named string
 	// Error is a part of the last error, compared case-sensitively and without wildcards.
 	Error string
 	// Since and Until bound the time of writing: Since ≤ time < Until.

@@ -23,6 +23,7 @@ const (
 
 // searched is the condition of a search on an event e, whose row may be missing.
 const searched = `($3 = '' OR e.topic = $3) AND ($4 = '' OR e.key = $4) AND ($5 = '' OR e.correlation_id = $5) AND ($12 = '' OR e.source = $12)
+      AND ($13 = '' OR e.key = $13 OR e.source = $13 OR e.correlation_id = $13)
       AND coalesce(e.created_at, 'epoch') >= $7 AND coalesce(e.created_at, 'epoch') < $8
       AND coalesce(e.dispatch_id, '00000000-0000-0000-0000-000000000000') BETWEEN $9::uuid AND $10::uuid`
 
@@ -132,38 +133,38 @@ func newSearch(sources string) search {
 var (
 	// searchGiven finds events by indexes of the log: by dispatch ID and by place.
 	searchGiven = newSearch(`
-    SELECT 0, $13::bigint, e.id, e.shard, true FROM (
+    SELECT 0, $14::bigint, e.id, e.shard, true FROM (
         SELECT id, shard FROM {{outbox_events}}
         WHERE id < $1 AND dispatch_id BETWEEN $9 AND $10
-          AND (cardinality($14::uuid[]) = 0 OR dispatch_id = ANY ($14::uuid[]))
-          AND (cardinality($15::bigint[]) = 0 OR id = ANY ($15::bigint[]))
-        LIMIT $13
+          AND (cardinality($15::uuid[]) = 0 OR dispatch_id = ANY ($15::uuid[]))
+          AND (cardinality($16::bigint[]) = 0 OR id = ANY ($16::bigint[]))
+        LIMIT $14
     ) e`)
 
 	// searchStates finds events that are not delivered by the tables of their states. The queue has
 	// its order by shard.
 	searchStates = newSearch(`
-    SELECT s.shard, $14::bigint, q.id, s.shard, true
+    SELECT s.shard, $15::bigint, q.id, s.shard, true
     FROM {{outbox_shards}} s
-    CROSS JOIN LATERAL (SELECT id FROM {{outbox_queue}} q WHERE q.shard = s.shard AND q.id < $1 ORDER BY q.id DESC LIMIT $14) q
+    CROSS JOIN LATERAL (SELECT id FROM {{outbox_queue}} q WHERE q.shard = s.shard AND q.id < $1 ORDER BY q.id DESC LIMIT $15) q
     WHERE 'pending' = ANY ($2::text[])
     UNION ALL
-    SELECT 64, $13::bigint, d.id, d.shard, true FROM (
+    SELECT 64, $14::bigint, d.id, d.shard, true FROM (
         SELECT id, shard FROM {{outbox_deferred}} WHERE id < $1 AND 'deferred' = ANY ($2::text[]) AND ($4 = '' OR key = $4)
-        ORDER BY id DESC LIMIT $13
+        ORDER BY id DESC LIMIT $14
     ) d
     UNION ALL
-    SELECT 65, $13::bigint, p.id, p.shard, true FROM (
+    SELECT 65, $14::bigint, p.id, p.shard, true FROM (
         SELECT id, shard FROM {{outbox_parked}}
         WHERE id < $1 AND state = ANY ($2::text[]) AND ($4 = '' OR key = $4) AND ($6 = '' OR strpos(coalesce(last_error, ''), $6) > 0)
-        ORDER BY id DESC LIMIT $13
+        ORDER BY id DESC LIMIT $14
     ) p`)
 
 	// searchLog goes through the log, newest events first.
 	searchLog = newSearch(`
-    SELECT 0, $13::bigint, e.id, e.shard, ` + searched + ` FROM (
+    SELECT 0, $14::bigint, e.id, e.shard, ` + searched + ` FROM (
         SELECT id, shard, topic, key, correlation_id, source, created_at, dispatch_id FROM {{outbox_events}}
-        WHERE id < $1 AND id > $14 ORDER BY id DESC LIMIT $13
+        WHERE id < $1 AND id > $15 ORDER BY id DESC LIMIT $14
     ) e`)
 )
 
@@ -207,7 +208,7 @@ func (s *Store) find(ctx context.Context, q *outbox.Query) (outbox.Results, erro
 	}
 	look := q.Scan
 	delivered := len(q.States) == 0 || slices.Contains(q.States, outbox.DeliveredState)
-	if all := len(q.States) == 0 || !delivered; all && q.Topic+q.Key+q.CorrelationID+q.Source+q.Error == "" && q.To == uuid.Nil && q.Since.IsZero() && q.Until.IsZero() {
+	if all := len(q.States) == 0 || !delivered; all && q.Topic+q.Key+q.CorrelationID+q.Source+q.Named+q.Error == "" && q.To == uuid.Nil && q.Since.IsZero() && q.Until.IsZero() {
 		look = min(look, q.Limit+1) // every event that is looked at fits
 	}
 	if !delivered {
@@ -270,7 +271,7 @@ func (s *Store) search(ctx context.Context, t search, q *outbox.Query, of ...any
 		to = uuid.Max
 	}
 	args := append([]any{q.Before, texts(q.States), q.Topic, q.Key, q.CorrelationID, q.Error,
-		sinceOf(q.Since), untilOf(q.Until), idValue(q.From), idValue(to), q.Limit + 1, q.Source}, of...)
+		sinceOf(q.Since), untilOf(q.Until), idValue(q.From), idValue(to), q.Limit + 1, q.Source, q.Named}, of...)
 	err = s.lookUp(ctx, searchPlans, tmpl, func(rows pgx.Rows) error {
 		for rows.Next() {
 			e, low, err := scanFound(rows, q.Content)

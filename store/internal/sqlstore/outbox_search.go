@@ -120,6 +120,9 @@ func (s *eventSearch) conditions() *where {
 	w.text("e.{event_key}", s.q.Key)
 	w.text("e.correlation_id", s.q.CorrelationID)
 	w.text("e.source", s.q.Source)
+	if named := s.q.Named; named != "" {
+		w.add("(e.{event_key} = ? OR e.source = ? OR e.correlation_id = ?)", named, named, named)
+	}
 	w.during("e.created_at", s.q.Since, s.q.Until)
 	if s.q.To != uuid.Nil {
 		w.add("e.dispatch_id >= ? AND e.dispatch_id <= ?", s.q.From[:], s.q.To[:])
