@@ -1,6 +1,7 @@
 package migrations
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"regexp"
@@ -10,8 +11,7 @@ import (
 
 // Lock is a lock that migrations take on a table, and that other transactions may wait for.
 type Lock struct {
-	// Table is the table's name as written in SQL. If an index is removed, Table is the index's
-	// name.
+	// Table is the table's name as written in SQL, or that of a removed index whose table is unknown.
 	Table string
 	// Mode is PostgreSQL's name of the strongest lock, such as "ACCESS EXCLUSIVE".
 	Mode string
@@ -23,14 +23,16 @@ func (l Lock) String() string { return l.Mode + " on " + l.Table }
 // modes are the lock modes that block a reader, a writer or a migration, weakest first.
 var modes = []string{"ROW EXCLUSIVE", "SHARE UPDATE EXCLUSIVE", "SHARE", "SHARE ROW EXCLUSIVE", "EXCLUSIVE", "ACCESS EXCLUSIVE"}
 
-// identifier matches a name in a file, with or without its schema; table captures one.
+// identifier matches a name in a file, with or without its schema, and name without; table captures one.
 const (
-	identifier = `"(?:[^"]|"")+"(?:\."(?:[^"]|"")+")?`
+	name       = `"(?:[^"]|"")+"`
+	identifier = name + `(?:\.` + name + `)?`
 	table      = `(` + identifier + `)`
 )
 
 var (
 	created = regexp.MustCompile(`^CREATE (?:UNLOGGED )?TABLE (?:IF NOT EXISTS )?` + table)
+	indexed = regexp.MustCompile(`^CREATE (?:UNIQUE )?INDEX (?:CONCURRENTLY )?(?:IF NOT EXISTS )?(` + name + `) ON (?:ONLY )?((` + name + `\.)?` + name + `)`)
 	// changes are the statements that lock a table, with the mode. The first match of a statement
 	// counts.
 	changes = []struct {
@@ -51,20 +53,33 @@ var (
 
 // Locks returns the tables that the migrations in list lock in PostgreSQL so that other
 // transactions wait, each with the strongest of its locks, in the order of first use. Tables that
-// list creates itself are left out: no other transaction uses them yet.
-func Locks(list []Migration) []Lock {
+// list creates itself are left out: no other transaction uses them yet. Whoever removes an index locks
+// its table, which list or before has indexed.
+func Locks(list []Migration, before ...Migration) []Lock {
 	var locks []Lock
-	own := make(map[string]bool)
+	own, indexes := make(map[string]bool), make(map[string]string)
+	index := func(statement string) {
+		if made := indexed.FindStringSubmatch(statement); made != nil { // an index is in the schema of its table
+			indexes[made[3]+made[1]] = made[2]
+		}
+	}
+	for i := range before {
+		for _, statement := range before[i].lines() {
+			index(statement)
+		}
+	}
 	for i := range list {
 		for _, statement := range list[i].lines() {
+			index(statement)
 			if made := created.FindStringSubmatch(statement); made != nil {
 				own[made[1]] = true
 				continue
 			}
 			for _, c := range changes {
 				if found := c.pattern.FindStringSubmatch(statement); found != nil {
-					if !own[found[1]] {
-						locks = strengthen(locks, Lock{found[1], c.mode})
+					on := cmp.Or(indexes[found[1]], found[1])
+					if !own[on] {
+						locks = strengthen(locks, Lock{on, c.mode})
 					}
 					break
 				}

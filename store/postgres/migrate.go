@@ -224,7 +224,7 @@ func (m *migrator) announce(ctx context.Context, list []migrations.Migration) {
 		titles[i] = fmt.Sprintf("%d (%s)", list[i].Number, list[i].Name)
 	}
 	locks := []string{} // none, in a new database
-	for _, l := range migrations.Locks(list) {
+	for _, l := range migrations.Locks(list, m.known...) {
 		locks = append(locks, l.String())
 	}
 	level := slog.LevelDebug

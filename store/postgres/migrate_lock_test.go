@@ -141,7 +141,7 @@ func TestLocksThatAreAnnouncedAreThoseThatTheServerTakes(t *testing.T) {
 	}
 	for _, m := range all {
 		want := make(map[string]string)
-		for _, l := range migrations.Locks([]migrations.Migration{m}) {
+		for _, l := range migrations.Locks([]migrations.Migration{m}, all...) {
 			want[l.Table] = l.Mode
 		}
 		if got := locksOf(t, pool, m.SQL); !maps.Equal(got, want) {

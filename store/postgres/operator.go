@@ -271,7 +271,7 @@ SELECT
             SELECT q.id FROM {{outbox_shards}} s
             CROSS JOIN LATERAL (SELECT id FROM {{outbox_queue}} q WHERE q.shard = s.shard AND q.round <= 0 ORDER BY q.id LIMIT 1) q
             UNION ALL
-            (SELECT id FROM {{outbox_parked}} WHERE ` + live + ` ORDER BY id LIMIT 1)
+            (SELECT id FROM {{outbox_parked}} WHERE ` + live + ` AND shard >= 0 ORDER BY id LIMIT 1)
         ) first
         CROSS JOIN LATERAL (SELECT e.created_at, e.due_at FROM {{outbox_events}} e WHERE e.id = first.id OFFSET 0) e
     ))) * 1000000)::bigint, 0)`)

@@ -343,6 +343,27 @@ func TestManyFollowersCostLittle(t *testing.T) {
 		[]int64{n/10 + 64}, []int32{1}, []float64{0}, []bool{true}, []string{"refused"}, []string{""}, false), 200)
 }
 
+// TestRedrivenEventsCostLittleBehindAnAnalyze redrives dead events of a few keys whose statistics know
+// dead events only, as behind a nightly vacuumdb --analyze.
+func TestRedrivenEventsCostLittleBehindAnAnalyze(t *testing.T) {
+	t.Parallel()
+	p := newPlanned(t)
+	const n = 32_000
+	p.fill(n)
+	p.run(`INSERT INTO boxpair.outbox_parked (id, shard, key, state) SELECT id, shard, key, 'dead' FROM boxpair.outbox_events`)
+	p.run(`DELETE FROM boxpair.outbox_queue`)
+	p.run("VACUUM ANALYZE")
+	p.run(`UPDATE boxpair.outbox_parked SET state = 'retrying', next_attempt_at = now()`)
+	shards, epochs := p.own()
+	p.expectIndexes("due", p.explain(due, allShards(), 10, "-infinity", 0, (24*time.Hour).Microseconds(), false), 64*500*20)
+	p.expectIndexes("sent", p.explain(sent, "relay", shards, epochs, shards[:2], epochs[:2], []int64{n/10 + 64, n/10 + 65}, false), 400)
+	p.expectIndexes("blocked", p.explain(blocked, shards, 0, "", false, 100), 1500)
+	p.expectIndexes("heal", p.explain(heal, "relay", shards, epochs, false), 640*30)
+	p.expectIndexes("parked events of keys", p.explain(fetchParked, []int16{1, 2, 3}, []string{"key 1", "key 2", "key 3"}, true, 10), 300)
+	p.expectIndexes("retry", p.explain(retry, "relay", 0, epochs[0],
+		[]int64{n/10 + 64}, []int32{1}, []float64{0}, []bool{true}, []string{"refused"}, []string{""}, false), 200)
+}
+
 // TestMarkDoesNotWaitForTheDisk looks at the setting that the commit goes by.
 func TestMarkDoesNotWaitForTheDisk(t *testing.T) {
 	t.Parallel()
