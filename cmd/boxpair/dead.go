@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"time"
 
 	"github.com/google/uuid"
 
+	"github.com/boxpair/boxpair/internal/pace"
 	"github.com/boxpair/boxpair/producer"
 	"github.com/boxpair/boxpair/store/inbox"
 )
@@ -200,8 +202,11 @@ func discardLetters(ctx context.Context, l *letters, p *process) (int, error) {
 
 const (
 	// shown is how many rows are listed by default, and perBatch how many rows one transaction
-	// changes.
-	shown, perBatch = 100, 100
+	// changes at most.
+	shown, perBatch = 100, 500
+	// batchTime is how long a transaction should take, and share the part of the time that all of them
+	// take: live traffic has the rest.
+	batchTime, share = 25 * time.Millisecond, 0.25
 	// perPage is how many rows are read at once for counting. Their payloads are read with them.
 	perPage = 100
 	// counted is how far the rows are counted that a list leaves out.
@@ -263,9 +268,16 @@ func (l *letters) alter(ctx context.Context, p *process, do, done string, batch 
 // changed twice.
 func (l *letters) batches(ctx context.Context, p *process, s *operators, n int, batch func(context.Context) ([]uuid.UUID, error)) (ids []uuid.UUID, failed error) {
 	report := progressOf(p.stderr, s.name)
+	paced := pace.New(perBatch, batchTime, share)
+	var pause time.Duration
 	for len(ids) < n && failed == nil {
-		l.filter.Limit = min(perBatch, n-len(ids))
+		if err := pace.Sleep(ctx, pause); err != nil {
+			return ids, err
+		}
+		l.filter.Limit = min(paced.Size(), n-len(ids))
+		begun := time.Now()
 		some, err := batch(ctx)
+		pause = paced.Took(time.Since(begun), len(some) == paced.Size())
 		ids, failed = append(ids, some...), err
 		if len(some) == 0 {
 			break
