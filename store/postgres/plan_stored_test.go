@@ -56,3 +56,31 @@ func TestBacklogOfStoredMessagesIsReadByItsKeys(t *testing.T) {
 	args[12] = true
 	p.expectIndexes("store", p.explain(insertFresh, args...), 60)
 }
+
+// TestRedrivenMessagesCostLittleBehindAnAnalyze redrives dead messages of a few keys whose statistics
+// know dead messages only.
+func TestRedrivenMessagesCostLittleBehindAnAnalyze(t *testing.T) {
+	t.Parallel()
+	p := newPlanned(t)
+	r, err := p.Register(t.Context(), "service/handler", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const many, keys = 20_000, 100
+	p.run(`INSERT INTO boxpair.inbox_parked (consumer, dispatch_id, digest, topic, key, ordered, claimed, state, metadata, payload)
+		SELECT $1, gen_random_uuid(), '\x00000000000000000000000000000000', 'topic', 'key ' || i % $3::int, true, true, 'dead', '{}', 'payload'
+		FROM generate_series(0, $2::int - 1) i`, r.Consumer, many, keys)
+	p.run("VACUUM ANALYZE")
+	p.run(`UPDATE boxpair.inbox_parked SET state = CASE WHEN id <= 100 THEN 'retrying' ELSE 'following' END,
+		next_attempt_at = CASE WHEN id <= 100 THEN clock_timestamp() END`)
+	p.expectIndexes("due", p.explain(dueMessages, r.Consumer, 256), 3000)
+	p.expectIndexes("promote", p.explain(promoteMessage, r.Consumer, "key 7", 0), 60)
+	p.expectIndexes("promote a follower", p.explain(promoteFollowing, r.Consumer, "key 7"), 60)
+	m := &inbox.Message{ID: uuid.New(), Topic: "topic", Key: "key 7", Stamp: time.Now()}
+	args, err := parkingArgs(&inbox.Parking{Consumer: r.Consumer, Message: m, State: inbox.Retrying, Ordered: true}, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	args[12] = true
+	p.expectIndexes("store", p.explain(insertFresh, args...), 60)
+}
