@@ -165,11 +165,11 @@ func TestKeyInPlaceOfAnID(t *testing.T) {
 		{"events 42", one[:8], ""},
 		{"events 20260101", id(2).String()[:8], ""},
 		{"events 42 43", "", "42: want a UUID, or at least its first 8 digits, or one key alone"},
-		{"tree none", "", "none: no given database knows an event or message by this ID, key or correlation ID"},
+		{"tree none", "", "none: no given database knows an event or message by this ID, key, source or correlation ID"},
 		{"tree " + strings.Repeat("0", 32), "", "no outbox has the event"},
-		{"dead show 42", "", "42 is no dispatch ID, nor at least its first 8 digits; as a key: --key 42; boxpair why 42 finds the IDs of a key or correlation ID"},
+		{"dead show 42", "", "42 is no dispatch ID, nor at least its first 8 digits; as a key: --key 42; boxpair why 42 finds the IDs of a key, source or correlation ID"},
 		{"dead redrive 'a b' -m x", "", "as a key: --key "},
-		{"dead show 20260101", "", "no dispatch ID begins so here; boxpair why also finds keys and correlation IDs"},
+		{"dead show 20260101", "", "no dispatch ID begins so here; boxpair why also finds keys, sources and correlation IDs"},
 		{"dead edit 42 --header a=b -m x", "", "42 is no dispatch ID, nor at least its first 8 digits; boxpair why 42 finds"},
 	} {
 		_, out, errs := call(t, nil, append(strings.Fields(c.args), "--outbox", r.url)...)
