@@ -129,6 +129,14 @@ var ordering = []Mutant{
 		Test:   Test{"store/postgres", "TestProducerContract/promotion/sent head makes the next event the head"},
 	},
 	{
+		Name: "promoted-by-state", Guarantee: "G2",
+		Broken: "Behind an ANALYZE that saw dead events only, a relay reads all redriven events for each that it has sent.",
+		File:   "store/postgres/parked.go",
+		Old:    `    WHERE p.id = head.id AND p.` + "` + alive + `" + ` AND p.id NOT IN (SELECT id FROM kept)`,
+		New:    `    WHERE p.id = head.id AND p.` + "` + live + `" + ` AND p.id NOT IN (SELECT id FROM kept)`,
+		Test:   Test{"store/postgres", "TestRedrivenEventsCostLittleBehindAnAnalyze"},
+	},
+	{
 		Name: "hold-ignored", Guarantee: "G4",
 		Broken: "A dead event under the hold policy lets the next event of its key go.",
 		File:   "store/postgres/parked.go",
