@@ -82,6 +82,9 @@ func (h *Handler) searchEvents(ctx context.Context, s *outboxSource, q outbox.Qu
 			res.Err = err.Error()
 			return res
 		}
+		if name := meant.query.Named; name != "" && len(found.Events) > 0 {
+			meant.name = nameOf(name, &found.Events[0])
+		}
 		if res.Events, res.By = found.Events, meant.name; len(found.Events) > 0 || found.Before > 0 && meant.last {
 			if found.Before > 0 {
 				next := url.Values{}
@@ -160,31 +163,27 @@ func meanings(text string, q outbox.Query) []meaning {
 		ids.From, ids.To = from, to
 		list = append(list, meaning{"first digits of the dispatch ID", ids, false})
 	}
-	if q.Key == "" {
-		keys := q
-		keys.Key = text
-		list = append(list, meaning{"key", keys, false})
-	}
-	if q.Source == "" {
-		sources := q
-		sources.Source = text
-		list = append(list, meaning{"source", sources, false})
-	}
-	if q.CorrelationID == "" {
-		conversations := q
-		conversations.CorrelationID = text
-		list = append(list, meaning{"correlation ID", conversations, false})
-	}
+	named := q
+	named.Named = text
+	list = append(list, meaning{"", named, false})
 	if q.Topic == "" {
 		topics := q
 		topics.Topic = text
 		list = append(list, meaning{"topic", topics, false})
 	}
-	if len(list) == 0 {
-		list = []meaning{{"", q, true}}
-	}
 	list[len(list)-1].last = true
 	return list
+}
+
+// nameOf tells what name is of an event that it has found.
+func nameOf(name string, e *outbox.Found) string {
+	switch name {
+	case e.Key:
+		return "key"
+	case e.Source:
+		return "source"
+	}
+	return "correlation ID"
 }
 
 // prefix returns the first and the last dispatch ID that begin with the digits of a short ID.
@@ -219,6 +218,12 @@ func (s *outboxSource) find(ctx context.Context, q outbox.Query) (found outbox.R
 func (s *outboxSource) findWaiting(ctx context.Context, q outbox.Query) (found outbox.Results, err error) {
 	if q.From != uuid.Nil || q.To != uuid.Nil || q.CorrelationID+q.Source != "" {
 		return found, errNoSearch
+	}
+	if q.Named != "" { // the name of a key: no other one is listed
+		if q.Key != "" && q.Key != q.Named {
+			return found, errNoSearch
+		}
+		q.Key = q.Named
 	}
 	parkedStates := slices.DeleteFunc(slices.Clone(q.States), func(st outbox.State) bool {
 		return st == outbox.PendingState || st == outbox.DeliveredState || st == outbox.DeferredState

@@ -52,17 +52,21 @@ func TestEveryPageShowsItsPart(t *testing.T) {
 	onEachStore(t, func(t *testing.T, newScene scenes) {
 		r := over(t, newScene(t, true), nil)
 		for target, texts := range map[string][]string{
-			"/events?state=dead":    {"mail.requested", "312 NO_ROUTE", "order-42"},
-			"/events?q=order-4242":  {"order.shipped", "retrying", "following"},
-			"/messages?inbox=stock": {"stock/reserve", "article 4711", "stock is being counted"},
-			"/messages?state=dead":  {"article 4711"},
-			"/dead":                 {">14<", "312 NO_ROUTE", "The errors differ in numbers only", "order.placed", "article 4711"},
-			"/deferred":             {"reminder.due", "in 2 h", "Move…"},
-			"/routes":               {"mail.requested", "refusing", "47 min", "boxpair declare --topic mail.requested --consumer …", "invoice.created", "paused by dana"},
-			"/relays":               {"64", "visible by their heartbeats"},
-			"/consumers":            {"stock/reserve", "stock/pay", "Pause…"},
-			"/effects":              {"uncertain", "payment provider", "Record the result…"},
-			"/pauses":               {"invoice.created", "by dana", "Pause something"},
+			"/events?state=dead":                 {"mail.requested", "312 NO_ROUTE", "order-42"},
+			"/events?q=order-4242":               {"order.shipped", "retrying", "following", "found by key"},
+			"/events?q=order/4201":               {"found by source"},
+			"/events?q=order%2F4201&key=another": {"No such event"},
+			"/events?q=checkout-4201":            {"found by correlation ID"},
+			"/events?q=mail.requested":           {"found by topic"},
+			"/messages?inbox=stock":              {"stock/reserve", "article 4711", "stock is being counted"},
+			"/messages?state=dead":               {"article 4711"},
+			"/dead":                              {">14<", "312 NO_ROUTE", "The errors differ in numbers only", "order.placed", "article 4711"},
+			"/deferred":                          {"reminder.due", "in 2 h", "Move…"},
+			"/routes":                            {"mail.requested", "refusing", "47 min", "boxpair declare --topic mail.requested --consumer …", "invoice.created", "paused by dana"},
+			"/relays":                            {"64", "visible by their heartbeats"},
+			"/consumers":                         {"stock/reserve", "stock/pay", "Pause…"},
+			"/effects":                           {"uncertain", "payment provider", "Record the result…"},
+			"/pauses":                            {"invoice.created", "by dana", "Pause something"},
 			"/pauses?source=stock&kind=consumer&name=stock%2Fpay": {`value="stock/pay"`},
 		} {
 			r.shows(target, texts...)
