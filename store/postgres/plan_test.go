@@ -355,7 +355,7 @@ func TestRedrivenEventsCostLittleBehindAnAnalyze(t *testing.T) {
 	p.run("VACUUM ANALYZE")
 	p.run(`UPDATE boxpair.outbox_parked SET state = 'retrying', next_attempt_at = now()`)
 	shards, epochs := p.own()
-	p.expectIndexes("due", p.explain(due, allShards(), 10, "-infinity", 0, (24*time.Hour).Microseconds(), false), 64*500*20)
+	p.expectIndexes("due", p.explain(due, allShards(), 10, "-infinity", 0, (24*time.Hour).Microseconds(), false), 64*100)
 	p.expectIndexes("sent", p.explain(sent, "relay", shards, epochs, shards[:2], epochs[:2], []int64{n/10 + 64, n/10 + 65}, false), 400)
 	p.expectIndexes("blocked", p.explain(blocked, shards, 0, "", false, 100), 1500)
 	p.expectIndexes("heal", p.explain(heal, "relay", shards, epochs, false), 640*30)
