@@ -2,11 +2,16 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	"strings"
 	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/boxpair/boxpair/internal/pace"
 )
 
 // change holds the settings of a command that changes many rows.
@@ -71,6 +76,33 @@ func agreed(p *process, question string) error {
 		return nil
 	}
 	return errDeclined
+}
+
+const (
+	// perBatch is how many rows one transaction of a long change changes at most.
+	perBatch = 500
+	// batchTime is how long a transaction should take, and share the part of the time that all of them
+	// take: live traffic has the rest.
+	batchTime, share = 25 * time.Millisecond, 0.25
+)
+
+// batches paces a long change.
+type batches struct {
+	*pace.Pace
+	pause time.Duration
+}
+
+func newBatches() *batches { return &batches{Pace: pace.New(perBatch, batchTime, share)} }
+
+// next waits until the next batch may begin, and changes at most left rows.
+func (b *batches) next(ctx context.Context, left int, change func(most int) ([]uuid.UUID, error)) ([]uuid.UUID, error) {
+	if err := pace.Sleep(ctx, b.pause); err != nil {
+		return nil, err
+	}
+	begun := time.Now()
+	ids, err := change(min(b.Size(), left))
+	b.pause = b.Took(time.Since(begun), len(ids) == b.Size())
+	return ids, err
 }
 
 // firstProgress is how long a long change says nothing.

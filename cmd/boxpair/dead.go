@@ -5,11 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"time"
 
 	"github.com/google/uuid"
 
-	"github.com/boxpair/boxpair/internal/pace"
 	"github.com/boxpair/boxpair/producer"
 	"github.com/boxpair/boxpair/store/inbox"
 )
@@ -175,11 +173,7 @@ func (l *letters) show(p *process, e *parked) {
 	line("key", e.Key)
 	line("state", e.State)
 	line("since", instant(e.ParkedAt, ""))
-	line("next attempt", instantOf(e.NextAttemptAt))
-	line("attempts", e.Attempts)
-	line("last error", e.LastError)
-	line("reason", e.Reason)
-	l.deeds(p, e.History)
+	l.fate(p, e.NextAttemptAt, e.Attempts, e.LastError, e.Reason, e.History)
 }
 
 func redriveLetters(ctx context.Context, l *letters, p *process) (int, error) {
@@ -201,12 +195,8 @@ func discardLetters(ctx context.Context, l *letters, p *process) (int, error) {
 }
 
 const (
-	// shown is how many rows are listed by default, and perBatch how many rows one transaction
-	// changes at most.
-	shown, perBatch = 100, 500
-	// batchTime is how long a transaction should take, and share the part of the time that all of them
-	// take: live traffic has the rest.
-	batchTime, share = 25 * time.Millisecond, 0.25
+	// shown is how many rows are listed by default.
+	shown = 100
 	// perPage is how many rows are read at once for counting. Their payloads are read with them.
 	perPage = 100
 	// counted is how far the rows are counted that a list leaves out.
@@ -268,16 +258,12 @@ func (l *letters) alter(ctx context.Context, p *process, do, done string, batch 
 // changed twice.
 func (l *letters) batches(ctx context.Context, p *process, s *operators, n int, batch func(context.Context) ([]uuid.UUID, error)) (ids []uuid.UUID, failed error) {
 	report := progressOf(p.stderr, s.name)
-	paced := pace.New(perBatch, batchTime, share)
-	var pause time.Duration
+	paced := newBatches()
 	for len(ids) < n && failed == nil {
-		if err := pace.Sleep(ctx, pause); err != nil {
-			return ids, err
-		}
-		l.filter.Limit = min(paced.Size(), n-len(ids))
-		begun := time.Now()
-		some, err := batch(ctx)
-		pause = paced.Took(time.Since(begun), len(some) == paced.Size())
+		some, err := paced.next(ctx, n-len(ids), func(most int) ([]uuid.UUID, error) {
+			l.filter.Limit = most
+			return batch(ctx)
+		})
 		ids, failed = append(ids, some...), err
 		if len(some) == 0 {
 			break

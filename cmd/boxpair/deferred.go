@@ -222,10 +222,14 @@ func (d *deferral) alter(ctx context.Context, p *process, do, done string, unexp
 		if err := d.confirm(p, fmt.Sprintf("%s %d of %s?", do, len(ids), s.name), len(ids)); err != nil {
 			return err
 		}
-		report, n := progressOf(p.stderr, s.name), 0
-		for from := 0; from < len(ids) && err == nil; from += perBatch {
+		report, paced, n := progressOf(p.stderr, s.name), newBatches(), 0
+		for left := ids; len(left) > 0 && err == nil; {
 			var some []uuid.UUID
-			some, err = batch(ctx, s, ids[from:min(from+perBatch, len(ids))])
+			some, err = paced.next(ctx, len(left), func(most int) ([]uuid.UUID, error) {
+				chosen := left[:most]
+				left = left[most:]
+				return batch(ctx, s, chosen)
+			})
 			changed, n = append(changed, some...), n+len(some)
 			report(n, len(ids))
 		}

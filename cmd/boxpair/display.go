@@ -56,20 +56,18 @@ func (d *display) fact(p *process, name string, value any) {
 	}
 }
 
-// deeds prints attempts and operators' changes as facts.
-func (d *display) deeds(p *process, all []history) {
+// fate prints what becomes of an event or a message that is parked, with attempts and operators' changes.
+func (d *display) fate(p *process, next *time.Time, attempts int, lastError, reason string, all []history) {
+	if next != nil {
+		d.fact(p, "next attempt", instant(*next, ""))
+	}
+	d.fact(p, "attempts", attempts)
+	d.fact(p, "last error", lastError)
+	d.fact(p, "reason", reason)
 	for i := range all {
 		h := &all[i]
 		d.fact(p, h.Outcome, strings.Join(slices.DeleteFunc([]string{instant(h.At, ""), h.Relay, h.Error}, func(s string) bool { return s == "" }), " "))
 	}
-}
-
-// instantOf is [instant] of a time that may be missing.
-func instantOf(t *time.Time) string {
-	if t == nil {
-		return ""
-	}
-	return instant(*t, "")
 }
 
 // column is a column of a grid.

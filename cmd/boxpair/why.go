@@ -70,8 +70,8 @@ func (x *explainer) asked(ctx context.Context, texts []string) ([]sight, error) 
 
 var lookCommands = []command{
 	lookCommand("why", "explain where an event is, what it waits for, and how to heal it",
-		`Explains events by dispatch ID, by the first eight digits of one, by key, source or correlation ID: when and
-by whom an event was written, whether and when the broker confirmed it, what it waits for and since
+		`Explains events by dispatch ID, by the first eight digits of one, by key, source or correlation ID: when
+and by whom an event was written, whether and when the broker confirmed it, what it waits for and since
 when, which consumers have applied it, and which have earlier events of its topic and not this one; and
 the command that lets it go on. Of a key, the events that wait are explained; if none waits, the latest.
 Keys, sources and correlation IDs are looked for in the latest 20,000 events.
@@ -286,11 +286,7 @@ func (x *explainer) facts(p *process, one *sight) {
 			line("why", e.Why)
 		}
 		line("written", instant(e.WrittenAt, ""))
-		line("next attempt", instantOf(e.NextAttemptAt))
-		line("attempts", e.Attempts)
-		line("last error", e.LastError)
-		line("reason", e.Reason)
-		x.deeds(p, e.History)
+		x.fate(p, e.NextAttemptAt, e.Attempts, e.LastError, e.Reason, e.History)
 		for _, d := range e.Deliveries {
 			line("confirmed", instant(d.At, "")+" "+d.Relay)
 		}
@@ -309,10 +305,6 @@ func (x *explainer) facts(p *process, one *sight) {
 			line("why", m.Why)
 		}
 		line("since", instant(m.Since, ""))
-		line("next attempt", instantOf(m.NextAttemptAt))
-		line("attempts", m.Attempts)
-		line("last error", m.LastError)
-		line("reason", m.Reason)
-		x.deeds(p, m.History)
+		x.fate(p, m.NextAttemptAt, m.Attempts, m.LastError, m.Reason, m.History)
 	}
 }
