@@ -43,6 +43,14 @@ var controlling = []Mutant{
 		Test:   Test{"producer/relay/internal/core", "TestLimitedBacklogDelaysNoOther"},
 	},
 	{
+		Name: "places-of-a-limit-behind-a-stalled-route", Guarantee: "G5",
+		Broken: "A limited downstream sends nothing while its events in memory wait behind those of a route that does not work.",
+		File:   "producer/relay/internal/core/laps.go",
+		Old:    `lp.reader.capacity()/2 || len(lp.rates.all) > 0 {`,
+		New:    `lp.reader.capacity()/2 {`,
+		Test:   Test{"producer/relay/internal/core", "TestPlacesOfALimitAreNotTakenByEventsBehindAStalledRoute"},
+	},
+	{
 		Name: "slow-reads-of-pauses-stop-sending", Guarantee: "G5",
 		Broken: "A relay whose reads of the pauses take a second sends nothing.",
 		File:   "producer/relay/internal/core/pauses.go",

@@ -179,7 +179,7 @@ func (b *revisit) end() {
 // call reads the next page of laps.
 func (lp *laps) call() *Call {
 	lp.planSweep()
-	if lp.reader.room() <= lp.reader.capacity()/2 {
+	if lp.reader.room() <= lp.reader.capacity()/2 || len(lp.rates.all) > 0 { // what waits behind stalled events takes places of limits
 		lp.routes.evictSurplus()
 	}
 	room := lp.reader.room()

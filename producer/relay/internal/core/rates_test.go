@@ -8,6 +8,7 @@ import (
 
 	"github.com/boxpair/boxpair/producer/internal/wakeup"
 	"github.com/boxpair/boxpair/producer/relay/internal/statement"
+	"github.com/boxpair/boxpair/transport"
 )
 
 // limited gives the topic "slow" a rate limit.
@@ -104,6 +105,57 @@ func TestKeyKeepsItsOrderOverALimitedTopicAndAnother(t *testing.T) {
 	second := r.start(Options{Window: 10})
 	r.run(5 * time.Second)
 	r.kill(second)
+	r.run(30 * time.Second)
+	r.drained()
+	r.drainedInOrder(t)
+}
+
+// Events of the limited topic that are in memory behind an event of a route that does not work would
+// otherwise keep all others of their topic from being read, for as long as the route does not work.
+func TestPlacesOfALimitAreNotTakenByEventsBehindAStalledRoute(t *testing.T) {
+	t.Parallel()
+	for _, outcome := range []transport.Outcome{transport.Unavailable, transport.Refused, transport.Returned} {
+		for _, behind := range []int{2, 3, 4} { // some, nearly all and all of the places
+			testPlacesOfALimit(t, outcome, behind)
+		}
+	}
+}
+
+func testPlacesOfALimit(t *testing.T, outcome transport.Outcome, behind int) {
+	t.Helper()
+	r := newRig(t)
+	r.downstream = limited(100)
+	r.broker = func(s rigSend) transport.Result {
+		if s.topic == "bad" {
+			return transport.Result{Outcome: outcome, Err: errRefused}
+		}
+		return transport.Result{Outcome: transport.Confirmed}
+	}
+	for i := range 2 {
+		r.store.Add("bad", fmt.Sprint("k", i))
+	}
+	for i := range behind {
+		r.store.Add("slow", fmt.Sprint("k", i%2))
+	}
+	rel := r.start(Options{Window: 8})
+	rel.mute = func(s rigSend) bool { return s.topic == "bad" }
+	r.run(500 * time.Millisecond) // the events behind are read meanwhile
+	for range 1000 {              // in all shards
+		r.store.Add("slow", "")
+	}
+	rel.core.Wake(r.now, wakeup.All)
+	r.run(300 * time.Millisecond)
+	muted := rel.muted
+	rel.muted, rel.mute = nil, nil
+	for _, s := range muted {
+		rel.answer(s)
+	}
+	r.produce(5*time.Second, 100*time.Millisecond, "slow")
+	r.run(10 * time.Second)
+	if n := r.sentOf("slow", 0); n != 1050 {
+		t.Errorf("%v, %d behind: %d events of the limited topic were sent, want 1050", outcome, behind, n)
+	}
+	r.broker = confirmAll
 	r.run(30 * time.Second)
 	r.drained()
 	r.drainedInOrder(t)
