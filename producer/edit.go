@@ -141,8 +141,8 @@ func (o *Outbox[TX]) discardEdited(ctx context.Context, id uuid.UUID, reason str
 	if err != nil {
 		return fmt.Errorf("the copy is written, and the event is not discarded: %w", err)
 	}
-	o.Committed()
 	if len(gone) > 0 {
+		o.changed(ctx)
 		return nil
 	}
 	list, err := o.store.ListParked(ctx, outbox.Filter{IDs: f.IDs, Limit: 1})

@@ -81,7 +81,9 @@ func (o *Outbox[TX]) Redrive(ctx context.Context, f outbox.Filter, reason string
 	for _, id := range ids {
 		o.cfg.Logger.InfoContext(ctx, "event redriven", "dispatch_id", id, "reason", reason)
 	}
-	o.Committed()
+	if len(ids) > 0 {
+		o.changed(ctx)
+	}
 	if err == nil && refused > 0 {
 		err = fmt.Errorf("redrive: %d events stay dead or discarded: %w", refused, ErrBeyondHorizon)
 	}
@@ -104,7 +106,9 @@ func (o *Outbox[TX]) Discard(ctx context.Context, f outbox.Filter, reason string
 	for _, id := range ids {
 		o.cfg.Logger.InfoContext(ctx, "event discarded", "dispatch_id", id, "reason", reason)
 	}
-	o.Committed()
+	if len(ids) > 0 {
+		o.changed(ctx)
+	}
 	return ids, err
 }
 

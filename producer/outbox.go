@@ -249,6 +249,16 @@ func (o *Outbox[TX]) committed(n wakeup.Wakeup) {
 	}
 }
 
+// changed wakes relays for an operator's change of events, also from processes that do not call
+// [Outbox.Run]. A relay that no signal reaches learns of the change with the next renewal of its
+// leases.
+func (o *Outbox[TX]) changed(ctx context.Context) {
+	n := o.local.Send(wakeup.Changed)
+	if err := o.notify(context.WithoutCancel(ctx), n); err != nil && !errors.Is(err, outbox.ErrNoSignal) {
+		o.cfg.Logger.WarnContext(ctx, "waking relays for a change failed, they learn of it within seconds", "error", err)
+	}
+}
+
 // Run tells relays in other processes about commits in shards that no relay of this process owns. It
 // does so on average once per Config.NotifyInterval at most, until ctx ends, and returns nil. Run is optional: without Run, or on a store without a
 // signal between processes, relays in other processes poll.

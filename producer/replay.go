@@ -25,10 +25,10 @@ type Replay struct {
 	// Limit is the most events to send again. Defaults to 0, no limit.
 	Limit int
 	// InQueue is the most replayed events that wait in the queue at once, so that a replay does not
-	// delay live events for long. A relay notices replayed events when the relay renews its leases,
-	// every third of relay.Config.LeaseTTL, and at once on meeting a replayed event ahead of its
-	// reads. With the default of LeaseTTL, an InQueue of 1000 makes at least some 300 events a
-	// second. Defaults to 1000.
+	// delay live events for long. A relay is told of replayed events at once. A relay that no signal
+	// reaches notices them when it renews its leases, every third of relay.Config.LeaseTTL: with the
+	// default of LeaseTTL, an InQueue of 1000 then makes at least some 300 events a second. Defaults
+	// to 1000.
 	InQueue int
 	// Force also sends events beyond their re-send horizon.
 	Force bool
@@ -163,7 +163,7 @@ func (o *Outbox[TX]) requeue(ctx context.Context, seqs []int64) ([]outbox.Requeu
 	if len(queued) > 0 {
 		o.cfg.Logger.InfoContext(ctx, "events replayed", "events", len(queued),
 			"first_dispatch_id", queued[0].ID, "last_dispatch_id", queued[len(queued)-1].ID)
-		o.Committed()
+		o.changed(ctx)
 	}
 	return queued, nil
 }

@@ -266,7 +266,7 @@ func (l *relayLoop) listen(ctx context.Context) {
 		if pace.Sleep(ctx, min(5*time.Second, 100*time.Millisecond<<min(fails, 10))) != nil {
 			return
 		}
-		l.box.wake(wakeup.All) // for commits during the break
+		l.box.wake(wakeup.All.And(wakeup.Changed)) // for commits and changes during the break
 	}
 }
 
@@ -283,8 +283,11 @@ func (l *relayLoop) listenOnce(ctx context.Context) error {
 // passWakeup passes on a wake-up from another process. Commits in this process are known already: a
 // second poll would use up the rate of wake-ups, and delay the next polls.
 func (l *relayLoop) passWakeup(text string) {
-	l.listening(true)
-	if n, from := wakeup.Parse(text); from == "" || from != l.wakes.id {
+	n, from := wakeup.Parse(text)
+	if n.Shards != 0 { // the signal of an operator does not show that writers send signals
+		l.listening(true)
+	}
+	if from == "" || from != l.wakes.id {
 		l.box.wake(n)
 	}
 }

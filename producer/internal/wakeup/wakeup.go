@@ -14,14 +14,19 @@ import (
 )
 
 // Wakeup names the shards in which events were committed, and tells whether any of the events is
-// deferred. The zero value names no shard.
+// deferred, or of an operator's change. The zero value tells nothing.
 type Wakeup struct {
 	Shards   uint64 // a bit per shard
 	Deferred bool
+	Changed  bool // an operator has changed parked events, or queued events again
 }
 
 // All is the wake-up of a sender that does not know the committed events.
 var All = Wakeup{Shards: ^uint64(0), Deferred: true}
+
+// Changed is the wake-up of an operator's change. It names no shard: a relay reads the shards that have
+// changed when it knows them.
+var Changed = Wakeup{Changed: true}
 
 var _ = [1]struct{}{}[idgen.Shards-64] // a bit per shard
 
@@ -34,11 +39,11 @@ func (w Wakeup) With(r *outbox.Record) Wakeup {
 
 // And returns a wake-up for the commits of w and of other.
 func (w Wakeup) And(other Wakeup) Wakeup {
-	return Wakeup{w.Shards | other.Shards, w.Deferred || other.Deferred}
+	return Wakeup{w.Shards | other.Shards, w.Deferred || other.Deferred, w.Changed || other.Changed}
 }
 
-// None tells whether w tells of no commit.
-func (w Wakeup) None() bool { return w.Shards == 0 }
+// None tells whether w tells nothing.
+func (w Wakeup) None() bool { return w.Shards == 0 && !w.Changed }
 
 // In tells whether w is about a shard.
 func (w Wakeup) In(shard int) bool { return w.Shards&(1<<shard) != 0 }
@@ -50,13 +55,23 @@ func (w Wakeup) Everywhere() bool { return w.Shards == All.Shards }
 // polls all shards.
 const format = "1"
 
+// Flags of the text of a wake-up. Earlier relays take any flag for flagDeferred, and poll all shards if
+// none is named.
+const (
+	flagDeferred = 1 << iota
+	flagChanged
+)
+
 // Text returns w for relays in other processes. from is the ID of the committing outbox.
 func (w Wakeup) Text(from string) string {
-	deferred := 0
+	flags := 0
 	if w.Deferred {
-		deferred = 1
+		flags |= flagDeferred
 	}
-	return fmt.Sprintf("%s %016x %d %s", format, w.Shards, deferred, from)
+	if w.Changed {
+		flags |= flagChanged
+	}
+	return fmt.Sprintf("%s %016x %d %s", format, w.Shards, flags, from)
 }
 
 // Parse parses a text from [Wakeup.Text]. Any other text is the ID of an outbox whose wake-ups name
@@ -66,11 +81,13 @@ func Parse(text string) (w Wakeup, from string) {
 	if len(parts) != 4 || parts[0] != format {
 		return All, text
 	}
-	shards, err := strconv.ParseUint(parts[1], 16, 64)
-	if err != nil || shards == 0 {
+	shards, shardsErr := strconv.ParseUint(parts[1], 16, 64)
+	flags, flagsErr := strconv.ParseUint(parts[2], 10, 8)
+	w = Wakeup{Shards: shards, Deferred: flags&flagDeferred != 0, Changed: flags&flagChanged != 0}
+	if shardsErr != nil || flagsErr != nil || w.None() {
 		return All, parts[3]
 	}
-	return Wakeup{Shards: shards, Deferred: parts[2] != "0"}, parts[3]
+	return w, parts[3]
 }
 
 // Signal is a broadcast with one pending wake-up per subscriber. The zero value is ready.

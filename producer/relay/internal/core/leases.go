@@ -28,6 +28,7 @@ type leases struct {
 	yielding       bool          // some shard is to be given back
 	clears         bool          // the rewind of some shard may have to be cleared
 	replaysAwaited bool          // some shard waits for news of a replay
+	told           bool          // an operator has changed events since the last renewal was asked for
 	renewedAt      time.Duration // when the last renewal was answered
 	beatsApart     bool          // a renewal with a heartbeat has failed, and no heartbeat has succeeded since
 
@@ -36,6 +37,9 @@ type leases struct {
 	distrusted []outbox.Lease
 	abrupt     uint64 // shards that sent events under distrusted leases, as bits
 }
+
+// newsInterval is the least time between two renewals for news of operators' changes.
+const newsInterval = 100 * time.Millisecond
 
 // share returns this relay's fair share of the shards, rounded up: no shard is left over, and the
 // last relay may get fewer.
@@ -89,9 +93,9 @@ func (ls *leases) next() *Call {
 		}
 	}
 	if ls.held > 0 {
-		if soon := ls.renewedAt + ls.cfg.LeaseTTL/100; ls.replaysAwaited && ls.now >= soon {
+		if soon, wanted := ls.newsAt(); wanted && ls.now >= soon {
 			return ls.renewCall()
-		} else if ls.replaysAwaited {
+		} else if wanted {
 			ls.at(soon)
 		}
 		ls.at(ls.renewAt)
@@ -100,6 +104,19 @@ func (ls *leases) next() *Call {
 		ls.at(ls.beatAt)
 	}
 	return nil
+}
+
+// newsAt returns when to renew before the renewal is due, if news of operators' changes are wanted. A
+// shard whose parked events are being loaded is loaded to the end first: one change after the other would
+// keep it from being read.
+func (ls *leases) newsAt() (at time.Duration, wanted bool) {
+	switch {
+	case ls.replaysAwaited:
+		return ls.renewedAt + ls.cfg.LeaseTTL/100, true
+	case ls.told && !ls.loading.underWay():
+		return ls.renewedAt + max(ls.cfg.LeaseTTL/100, newsInterval), true
+	}
+	return 0, false
 }
 
 // yieldedCall gives back the yielding shards that are idle.
@@ -132,8 +149,9 @@ func (ls *leases) renewalDue() bool {
 // renewCall renews the leases. A renewal that is due takes the heartbeat along, which is due at about
 // the same time.
 func (ls *leases) renewCall() *Call {
-	s := new(renew)
-	if ls.renewalDue() && !ls.stopping && !ls.beatsApart {
+	ls.told = false
+	s := &renew{early: !ls.renewalDue()}
+	if !s.early && !ls.stopping && !ls.beatsApart {
 		s.Beat, s.beats = &statement.Heartbeat{Read: ls.numbers.read}, true
 	}
 	cl := ask(s)
@@ -190,10 +208,13 @@ func (ls *leases) reply(cl *Call) {
 	switch s := cl.Statement.(type) {
 	case *renew:
 		ls.health.renewed = ls.now
-		if ls.renewAt, ls.renewedAt = cl.issued+ls.cfg.LeaseTTL/3, ls.now; cl.issued < ls.witness.stoodAt {
+		ls.renewedAt = ls.now
+		if !s.early {
+			ls.renewAt, ls.lows.wanted = cl.issued+ls.cfg.LeaseTTL/3, true
+		}
+		if cl.issued < ls.witness.stoodAt {
 			ls.renewAt = 0
 		}
-		ls.lows.wanted = true
 		ls.renewed(cl)
 		if s.Beat != nil {
 			ls.beaten(s.Beat, cl.issued)
@@ -288,6 +309,8 @@ func (ls *leases) failed(cl *Call) {
 	}
 	if s, ok := cl.Statement.(*renew); ok && s.beats {
 		ls.beatsApart = true // what holds up heartbeats must not hold up the leases
+	} else if ok && s.early {
+		ls.told = true
 	}
 	ls.fails++
 	ls.retry = ls.now + min(ls.pause(ls.fails), ls.cfg.LeaseTTL/10)

@@ -39,6 +39,11 @@ func (ld *loading) call() *Call {
 	return ask(&statement.Blocked{Shards: numbersOf(ld.underway), After: ld.after, Limit: ld.limits.blocked}, ld.underway...)
 }
 
+// underWay tells whether the parked events of some shard are being healed or loaded.
+func (ld *loading) underWay() bool {
+	return slices.ContainsFunc(ld.shards[:], func(sh *shardState) bool { return sh != nil && sh.phase != phaseReady })
+}
+
 func (ld *loading) page(cl *Call) {
 	s := cl.Statement.(*statement.Blocked)
 	if cl.Err != nil {

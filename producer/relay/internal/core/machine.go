@@ -229,9 +229,14 @@ func (c *Machine) Done() Report { return c.report }
 // stopped.
 func (c *Machine) NextAdvance() (at time.Duration, stopped bool) { return c.wakeAt, c.stopped }
 
-// Wake tells the machine of a commit.
+// Wake tells the machine of commits, or of an operator's change.
 func (c *Machine) Wake(now time.Duration, n wakeup.Wakeup) {
 	c.now = now
+	c.leases.told = c.leases.told || n.Changed
+	n.Changed = false
+	if n.None() {
+		return
+	}
 	c.reader.woken = c.reader.woken.And(n)
 	if c.concerns(n) {
 		c.deferred.woken = c.deferred.woken || n.Deferred

@@ -5,7 +5,8 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// What operators change reaches the owner of a shard with the answer to a renewal.
+// What operators change reaches the owner of a shard with the answer to a renewal. A wake-up that tells
+// of a change brings the next renewal forward.
 
 // rewind begins to take over a change by an operator.
 func (ls *leases) rewind(sh *shardState, r outbox.Renewal) {

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/boxpair/boxpair/producer/internal/wakeup"
 	"github.com/boxpair/boxpair/producer/relay/internal/memstore"
 	"github.com/boxpair/boxpair/store/outbox"
 )
@@ -286,6 +287,7 @@ func (s *simulation) operate() {
 			continue
 		}
 		s.counts.Operations++
+		s.wake(wakeup.Changed)
 		return
 	}
 }

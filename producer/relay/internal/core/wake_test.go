@@ -205,7 +205,7 @@ func TestNewsOfAnotherRelaysShardAreNoLook(t *testing.T) {
 // wake tells some relays of a commit.
 func (s *simulation) wake(n wakeup.Wakeup) {
 	if s.chance(3) {
-		n = wakeup.All
+		n = n.And(wakeup.All)
 	}
 	for _, rel := range s.relays {
 		if s.chance(2) {
