@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/boxpair/boxpair/internal/pace"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // change holds the settings of a command that changes many rows.
@@ -84,15 +85,32 @@ const (
 	// batchTime is how long a transaction should take, and share the part of the time that all of them
 	// take: live traffic has the rest.
 	batchTime, share = 25 * time.Millisecond, 0.25
+	// brieflyPerBatch, brieflyTime and brieflyShare are the same for changes that make relays load parked
+	// events again.
+	brieflyPerBatch, brieflyTime, brieflyShare = 100, 3 * time.Millisecond, 0.1
 )
 
 // batches paces a long change.
 type batches struct {
 	*pace.Pace
 	pause time.Duration
+	trips time.Duration // of a batch, through the network: no load for the database
 }
 
 func newBatches() *batches { return &batches{Pace: pace.New(perBatch, batchTime, share)} }
+
+// briefBatches paces a long change of events. A batch is a statement and a signal.
+func briefBatches(ctx context.Context, s *operators) (*batches, error) {
+	trip := time.Hour
+	for range 3 {
+		begun := time.Now()
+		if _, err := s.outbox.ListParked(ctx, outbox.Filter{IDs: []uuid.UUID{uuid.Max}, Limit: 1}); err != nil {
+			return nil, err
+		}
+		trip = min(trip, time.Since(begun))
+	}
+	return &batches{Pace: pace.New(brieflyPerBatch, brieflyTime, brieflyShare), trips: 2 * trip}, nil
+}
 
 // next waits until the next batch may begin, and changes at most left rows.
 func (b *batches) next(ctx context.Context, left int, change func(most int) ([]uuid.UUID, error)) ([]uuid.UUID, error) {
@@ -101,15 +119,15 @@ func (b *batches) next(ctx context.Context, left int, change func(most int) ([]u
 	}
 	begun := time.Now()
 	ids, err := change(min(b.Size(), left))
-	b.pause = b.Took(time.Since(begun), len(ids) == b.Size())
+	b.pause = b.Took(time.Since(begun)-b.trips, len(ids) == b.Size())
 	return ids, err
 }
 
-// firstProgress is how long a long change says nothing.
+// firstProgress is when a long change first prints its progress.
 const firstProgress = 50 * time.Millisecond
 
-// progressOf returns a function that prints how far a long change is: soon, and then now and then. The
-// number of all is unknown if it is 0.
+// progressOf returns a function that prints how far a long change is: soon, and then now and then. If the
+// number of all rows is 0, the number is unknown.
 func progressOf(out io.Writer, name string) func(done, all int) {
 	next := time.Now().Add(firstProgress)
 	return func(done, all int) {

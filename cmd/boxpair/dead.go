@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/google/uuid"
 
@@ -92,7 +93,7 @@ func (l *letters) dead() {
 }
 
 func listLetters(ctx context.Context, l *letters, p *process) (int, error) {
-	if len(l.filter.States)+len(l.ids) == 0 { // all that waits for an operator
+	if len(l.filter.States)+len(l.ids) == 0 { // all letters that wait for an operator
 		l.filter.States, l.usual = []inbox.State{inbox.Dead, inbox.TooOldState, inbox.AlteredState}, true
 	}
 	if !l.one && len(l.ids) == 0 && l.filter.Limit == 0 {
@@ -197,9 +198,9 @@ func discardLetters(ctx context.Context, l *letters, p *process) (int, error) {
 const (
 	// shown is how many rows are listed by default.
 	shown = 100
-	// perPage is how many rows are read at once for counting. Their payloads are read with them.
+	// perPage is how many rows, with their payloads, are read at once for counting.
 	perPage = 100
-	// counted is how far the rows are counted that a list leaves out.
+	// counted bounds the count of the rows that a list leaves out.
 	counted = 1000
 	// unchanged is how many unchanged rows are named.
 	unchanged = 10
@@ -230,11 +231,11 @@ func (l *letters) alter(ctx context.Context, p *process, do, done string, batch 
 		if err := l.confirm(p, fmt.Sprintf("%s %d of %s?", do, len(all), s.name), len(all)); err != nil {
 			return err
 		}
-		if l.several() && len(all) == 0 { // another one may have what is selected
+		if l.several() && len(all) == 0 { // another database may have the selected rows
 			return nil
 		}
 		selected += len(all)
-		ids, err := l.batches(ctx, p, s, len(all), func(ctx context.Context) ([]uuid.UUID, error) { return batch(ctx, s, l.attributed(s)) })
+		ids, err := l.batches(ctx, p, s, all, func(ctx context.Context) ([]uuid.UUID, error) { return batch(ctx, s, l.attributed(s)) })
 		l.account(p.stderr, done, all, ids)
 		changed = append(changed, ids...)
 		return err
@@ -254,26 +255,60 @@ func (l *letters) alter(ctx context.Context, p *process, do, done string, batch 
 	return exitOK, nil
 }
 
-// batches calls batch until n rows are changed: at most n, so a row that dies again meanwhile is not
-// changed twice.
-func (l *letters) batches(ctx context.Context, p *process, s *operators, n int, batch func(context.Context) ([]uuid.UUID, error)) (ids []uuid.UUID, failed error) {
-	report := progressOf(p.stderr, s.name)
-	paced := newBatches()
-	for len(ids) < n && failed == nil {
-		some, err := paced.next(ctx, n-len(ids), func(most int) ([]uuid.UUID, error) {
-			l.filter.Limit = most
+// batches changes the selected rows in batches, and returns the changed IDs in the order of the rows. Each
+// change makes the relay load the parked events of the changed shards again, and live events of these
+// shards wait: the batches of a long change are short and have events of one shard each.
+func (l *letters) batches(ctx context.Context, p *process, s *operators, all []parked, batch func(context.Context) ([]uuid.UUID, error)) (ids []uuid.UUID, err error) {
+	before := l.filter
+	defer func() { l.filter = before }()
+	left, paced, apart := all, newBatches(), !s.isInbox && len(all) > perBatch
+	if apart {
+		left = slices.SortedStableFunc(slices.Values(all), func(a, b parked) int { return a.shard - b.shard })
+		if paced, err = briefBatches(ctx, s); err != nil {
+			return nil, err
+		}
+	}
+	var late error
+	for report := progressOf(p.stderr, s.name); len(left) > 0; report(len(ids), len(all)) {
+		some, err := paced.next(ctx, nextBatch(left, apart), func(most int) ([]uuid.UUID, error) {
+			l.filter.IDs, l.filter.After, l.filter.Limit = idsOf(left[:most]), left[0].Seq-1, most
+			left = left[most:]
 			return batch(ctx)
 		})
-		ids, failed = append(ids, some...), err
-		if len(some) == 0 {
-			break
+		ids = append(ids, some...)
+		if errors.Is(err, producer.ErrBeyondHorizon) {
+			late, err = fmt.Errorf("some events stay as they are: %w", producer.ErrBeyondHorizon), nil
 		}
-		if errors.Is(err, producer.ErrBeyondHorizon) && len(ids) < n {
-			failed = nil // the last batch reports it again
+		if err != nil {
+			return ids, err
 		}
-		report(len(ids), n)
 	}
-	return ids, failed
+	place := make(map[uuid.UUID]int)
+	for i := range all {
+		place[all[i].ID] = i
+	}
+	slices.SortStableFunc(ids, func(a, b uuid.UUID) int { return place[a] - place[b] })
+	return ids, late
+}
+
+// nextBatch returns how many of the first rows may be in one batch. An event that is not in the log has no
+// ID: it is alone, and selected by its number.
+func nextBatch(rows []parked, apart bool) int {
+	n := slices.IndexFunc(rows, func(e parked) bool { return e.ID == uuid.Nil || apart && e.shard != rows[0].shard })
+	if n < 0 {
+		return len(rows)
+	}
+	return max(n, 1)
+}
+
+// idsOf returns the IDs of the rows of a batch.
+func idsOf(rows []parked) (ids []uuid.UUID) {
+	for i := range rows {
+		if rows[i].ID != uuid.Nil {
+			ids = append(ids, rows[i].ID)
+		}
+	}
+	return ids
 }
 
 // account prints how many rows were changed, and names the unchanged rows.

@@ -55,7 +55,7 @@ type operators struct {
 	pool     *pgxpool.Pool // of PostgreSQL
 	places   *places
 	ledger   ops.Effects // nil if the store keeps no effects
-	parts    []any       // the store, and what else a dashboard asks
+	parts    []any       // the store and further parts, for a dashboard
 	isInbox  bool        // the settings name the database as an inbox
 	name     string      // of the database, without user and password
 	user     string      // of the database
@@ -304,6 +304,7 @@ type parked struct {
 	LastError     string     `json:"last_error"`
 	Reason        string     `json:"reason,omitempty"`
 	History       []history  `json:"history,omitempty"`
+	shard         int        // of an event
 }
 
 // history is an attempt or an operator's change.
@@ -322,7 +323,7 @@ func (q *selection) list(ctx context.Context, s *operators) ([]parked, error) {
 		for i := range messages {
 			m := &messages[i]
 			list = append(list, parked{
-				m.ID, m.Seq, s.name, m.Consumer, m.Topic, m.Key, string(m.State), m.Attempts, m.ParkedAt, maybe(m.NextAttemptAt), m.LastError, m.Reason, nil,
+				m.ID, m.Seq, s.name, m.Consumer, m.Topic, m.Key, string(m.State), m.Attempts, m.ParkedAt, maybe(m.NextAttemptAt), m.LastError, m.Reason, nil, 0,
 			})
 		}
 		return list, err
@@ -331,7 +332,7 @@ func (q *selection) list(ctx context.Context, s *operators) ([]parked, error) {
 	for i := range events {
 		e := &events[i]
 		list = append(list, parked{
-			e.ID, e.Seq, s.name, "", e.Topic, e.Key, string(e.State), e.Attempts, e.ParkedAt, maybe(e.NextAttemptAt), e.LastError, e.Reason, nil,
+			e.ID, e.Seq, s.name, "", e.Topic, e.Key, string(e.State), e.Attempts, e.ParkedAt, maybe(e.NextAttemptAt), e.LastError, e.Reason, nil, e.Shard,
 		})
 	}
 	return list, err
