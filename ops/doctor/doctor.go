@@ -47,7 +47,20 @@ func (f Finding) String() string {
 	return fmt.Sprintf("%s: %s: %s; %s", f.Severity, f.Subject, f.Problem, f.Remedy)
 }
 
-// Run does all checks, one after another, and returns what they found, the worst first. It only
+// symptoms are the checks whose findings another finding of the same severity may explain.
+var symptoms = []Check{Autovacuum, DeadRows, Waiting}
+
+// sort puts the worst findings first, and within a severity causes before their symptoms.
+func sort(found []Finding) {
+	slices.SortStableFunc(found, func(a, b Finding) int {
+		return cmp.Or(
+			cmp.Compare(slices.Index(severities, a.Severity), slices.Index(severities, b.Severity)),
+			cmp.Compare(slices.Index(symptoms, a.Check), slices.Index(symptoms, b.Check)),
+		)
+	})
+}
+
+// Run does all checks, one after another, and returns their findings, the worst first. Run only
 // reads, and uses one connection of each pool at a time. Run returns an error if a field of cfg is
 // wrong, or the cause of the end of ctx. A server that does not answer is a finding: bound ctx, and
 // the connect timeouts of the pools.
@@ -66,9 +79,7 @@ func Run(ctx context.Context, cfg Config) ([]Finding, error) {
 	if err := context.Cause(ctx); err != nil {
 		return nil, fmt.Errorf("doctor: %w", err)
 	}
-	slices.SortStableFunc(r.found, func(a, b Finding) int {
-		return cmp.Compare(slices.Index(severities, a.Severity), slices.Index(severities, b.Severity))
-	})
+	sort(r.found)
 	return r.found, nil
 }
 

@@ -183,3 +183,24 @@ func TestEveryCheckIsDocumentedAndCaused(t *testing.T) {
 		}
 	}
 }
+
+func TestCausesComeBeforeTheirSymptoms(t *testing.T) {
+	t.Parallel()
+	found := []doctor.Finding{
+		{Check: doctor.Reach, Severity: doctor.NotChecked},
+		{Check: doctor.Waiting, Severity: doctor.Stalls},
+		{Check: doctor.DeadRows, Severity: doctor.Stalls},
+		{Check: doctor.OldTransaction, Severity: doctor.Stalls},
+		{Check: doctor.Routes, Severity: doctor.Stalls},
+		{Check: doctor.Durability, Severity: doctor.Loses},
+	}
+	doctor.Sort(found)
+	var got []doctor.Check
+	for _, f := range found {
+		got = append(got, f.Check)
+	}
+	want := []doctor.Check{doctor.Durability, doctor.OldTransaction, doctor.Routes, doctor.DeadRows, doctor.Waiting, doctor.Reach}
+	if !slices.Equal(got, want) {
+		t.Errorf("order is %v, want %v", got, want)
+	}
+}
