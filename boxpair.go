@@ -17,19 +17,19 @@ import (
 // Part is a part of a service, such as a [producer.Outbox], a relay, a [producer.Janitor] or an
 // inbox.
 type Part interface {
-	// Run works until ctx ends, finishes what it has begun, and returns nil.
+	// Run works until ctx ends, finishes the work in hand, and returns nil.
 	Run(ctx context.Context) error
 }
 
-// Group is the parts of a service that run in one process. A part that is nil runs elsewhere, or
-// nowhere.
+// Group holds the parts of a service that run in one process. A nil part runs in another process, or
+// not at all.
 type Group struct {
 	// Outbox wakes relays in other processes.
 	Outbox Part
 	// Janitor removes events some time after their delivery. Defaults to a janitor of Outbox with
 	// the defaults of [producer.JanitorConfig]: a retention of 7 days.
 	Janitor Part
-	// NoJanitor says that a janitor runs elsewhere, such as in boxpair relay.
+	// NoJanitor leaves the janitor to another process, such as boxpair relay.
 	NoJanitor bool
 	// Relay publishes committed events.
 	Relay Part
@@ -40,19 +40,19 @@ type Group struct {
 	// Others run beside the relay: further relays, idempotent.Requests, a server.
 	Others []Part
 
-	// Logger gets what runs, and what has ended. Defaults to [slog.Default].
+	// Logger receives the names of running and ended parts. Defaults to [slog.Default].
 	Logger *slog.Logger
 }
 
-// Run starts the parts in order, runs them until ctx ends or one of them does, and stops them in
-// order. Handlers run before the relay, so that the queues of a first start are there. What takes in
-// work stops first: the router, which waits for its running handlers at most its CloseTimeout, then
-// the inbox, the relay and the others, the janitor and the outbox. Each is stopped when the one
-// before has returned.
+// Run starts the parts in order, runs them until ctx or a part ends, and stops them in order.
+// Handlers start before the relay, so at a first start their queues are there. Parts that take in
+// work stop first: the router, which waits for running handlers for its CloseTimeout at most, then
+// the inbox, the relay and Others, the janitor and the outbox. A part stops when the part before has
+// returned.
 //
-// Run returns nil if ctx ended and all parts have returned nil. Otherwise it returns the errors of
-// the parts, each with the name of the part. A part that ends before ctx does is an error, whatever
-// it has returned: no part is left out in silence.
+// Run returns nil if ctx ended and all parts have returned nil. Otherwise Run returns the errors of
+// the parts, each with the name of the part. The end of a part before the end of ctx is an error,
+// even if the part has returned nil: no part is left out in silence.
 func (g Group) Run(ctx context.Context) error {
 	log := g.Logger
 	if log == nil {
@@ -96,7 +96,7 @@ func (g Group) Run(ctx context.Context) error {
 	return err
 }
 
-// errEnded is the error of a part that has ended without one.
+// errEnded is the error of a part that has ended early and returned nil.
 var errEnded = errors.New("has ended before its context")
 
 // parts returns the parts in the order in which they start.
@@ -141,17 +141,17 @@ func (g Group) parts() ([]*running, error) {
 // running is a part of a group.
 type running struct {
 	name    string
-	stopped int // its place in the order of stopping
+	stopped int // place in the order of stopping
 	run     func(ctx context.Context) error
 	ready   <-chan struct{} // closed when the part is at work, or nil
-	close   func() error    // with ready: stops the part; otherwise the end of its context does
+	close   func() error    // stops a part with ready; other parts end with their context
 
 	cancel context.CancelFunc
 	done   chan struct{} // closed when the part has ended
 	err    error
 }
 
-// start runs the part, and tells whether it is at work.
+// start runs the part, and tells whether the part is at work.
 func (p *running) start(ctx context.Context, ended chan<- *running) bool {
 	own, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	p.cancel, p.done = cancel, make(chan struct{})
@@ -178,7 +178,7 @@ func (p *running) stop() error {
 	select {
 	case <-p.ready:
 		err = p.close()
-	default: // nothing to close, or a router that was not at work: its Close would wait for handlers that never ran
+	default: // no close, or a router that was not at work: Close would wait for handlers that never ran
 	}
 	p.cancel()
 	<-p.done

@@ -22,10 +22,9 @@
 //
 // Both sides are read in the order of time: events by their number, claims by their stamp, which is
 // the creation time of the claimed event. An event and its claims therefore arrive at about the
-// same time, and are joined in memory. The window of the join is bounded, whatever the size of the
-// tables. An event or claim that finds no partner in the window becomes a candidate, and is looked
-// up by its dispatch ID on both sides. So the window decides how fast an audit runs, and never its
-// result.
+// same time, and are joined in memory. The window of the join is bounded, for tables of any size. An
+// event or claim without a partner in the window becomes a candidate, and is looked up by its
+// dispatch ID on both sides. So the window decides how fast an audit runs, and never its result.
 //
 // A merge of two indexes on the dispatch ID would need no window. But dispatch IDs are scattered
 // over the tables: each row would cost a page of its own, and an audit of the last hour would read
@@ -41,10 +40,10 @@
 // left to the next audit.
 //
 // Events that retention has removed from an outbox, and dispatch IDs that a consumer has forgotten,
-// cannot be compared any more. [Outside] counts them; they are not reported as lost.
+// cannot be compared any more. [Outside] counts them. They are not reported as lost.
 //
 // # Assumptions
 //
 // The clocks of the databases agree within Grace. The inboxes' databases are primaries: a replica
-// may show a commit later than another commit that depends on it.
+// may show a commit later than a dependent commit.
 package audit

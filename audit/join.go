@@ -191,8 +191,8 @@ func (r *run) indexOf(c *consumer) int {
 	return -1
 }
 
-// shrink removes from the window the rows that can find no partner there any more, and the oldest
-// rows beyond maxOpen. It looks unmatched pairs up once enough have gathered.
+// shrink removes the rows that can no longer find a partner in the window, and the oldest rows beyond
+// maxOpen. Once enough unmatched pairs have gathered, shrink looks them up.
 func (r *run) shrink(ctx context.Context) error {
 	events, claims := r.frontiers()
 	for _, o := range r.outboxes {

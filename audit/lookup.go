@@ -16,7 +16,7 @@ const (
 	lookup = 1000
 )
 
-// pair is a dispatch ID and the index of a consumer that claimed it or should have claimed it.
+// pair is a dispatch ID and the index of a consumer that claimed the ID, or should have.
 type pair struct {
 	consumer int
 	id       uuid.UUID
@@ -40,7 +40,7 @@ func (r *run) settleIfMany(ctx context.Context) error {
 	return nil
 }
 
-// settleEvents reports the suspect events that are still in the state in which they were seen.
+// settleEvents reports the suspect events whose state has not changed since.
 func (r *run) settleEvents(ctx context.Context) error {
 	for _, o := range r.outboxes {
 		mine := slices.DeleteFunc(slices.Clone(r.events), func(s suspect) bool { return s.outbox != o })
@@ -60,7 +60,7 @@ func (r *run) settleEvents(ctx context.Context) error {
 	return nil
 }
 
-// settleMessages reports the parked messages that are still in the state in which they were seen.
+// settleMessages reports the parked messages whose state has not changed since.
 func (r *run) settleMessages(ctx context.Context) error {
 	for _, c := range r.consumers {
 		mine := slices.DeleteFunc(slices.Clone(r.messages), func(s suspect) bool { return s.consumer != c })
@@ -192,7 +192,7 @@ func (r *run) findEvents(ctx context.Context, found map[uuid.UUID][]located, ids
 }
 
 // refresh reads again how far the consumer has forgotten and since when the outboxes retain events.
-// It runs after the lookup, so that its times cover every row that was removed before the lookup.
+// The times are read after the lookup, so they cover every row that was removed before the lookup.
 func (r *run) refresh(ctx context.Context, c *consumer) error {
 	registered, err := c.inbox.Inbox.Consumers(ctx)
 	if err != nil {

@@ -12,7 +12,7 @@ type Kind string
 
 // The kinds of findings.
 const (
-	NotApplied    Kind = "not_applied"    // an event left the outbox, and a consumer that expects it lacks it
+	NotApplied    Kind = "not_applied"    // an event left the outbox, and an expecting consumer lacks it
 	NotCommitted  Kind = "not_committed"  // a message was applied whose event no outbox has committed
 	DigestDiffers Kind = "digest_differs" // an event was committed and applied with different content
 	Pending       Kind = "pending"        // an event is in the queue for longer than the grace time
@@ -81,7 +81,7 @@ type Report struct {
 	Unchecked []string `json:"unchecked_consumers,omitempty"`
 
 	// InFlight counts would-be findings that are younger than the grace time, or were delivered
-	// within it.
+	// within the grace time.
 	InFlight int `json:"in_flight"`
 	// Waiting counts waiting events that are no findings, by state: deferred events.
 	Waiting map[string]int `json:"waiting,omitempty"`

@@ -119,7 +119,7 @@ func (r *run) openOutboxes(ctx context.Context) error {
 const disorder = time.Minute
 
 // seek returns a number below all events created from From on. The time of creation has no index,
-// but ascends with the numbers, so seek halves the range of numbers.
+// but ascends with the numbers, so seek is a binary search.
 func (r *run) seek(ctx context.Context, o *outbox) (int64, error) {
 	if r.cfg.From.IsZero() {
 		return 0, nil

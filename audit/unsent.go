@@ -60,8 +60,8 @@ func (r *run) judgeUnsent(o *outbox, u *Unsent) {
 }
 
 // onItsWay tells whether an event or message is within its grace time. The grace time of a queued
-// event begins when it was queued. That of a parked one begins with its creation, since a
-// repeatedly failing event may be parked again and again.
+// event begins with the queueing. The grace time of a parked event begins with the creation: a
+// failing event may be parked again and again.
 func (r *run) onItsWay(created, since time.Time, state string) bool {
 	from := created
 	if state == Queued && since.After(from) {

@@ -1,5 +1,5 @@
-// Command bench measures this library beside its peers and beside plain code that gives none of
-// its guarantees, in one run, on one PostgreSQL and one RabbitMQ.
+// Command bench measures this library beside its peers and beside plain code without its
+// guarantees, in one run, on one PostgreSQL and one RabbitMQ.
 //
 //	go run . list                          all scenarios and variants
 //	go run . run <scenario> <variant>      one measurement, as a line of JSON
@@ -9,9 +9,9 @@
 //	go run . backlog [-events n]           healthy events beside the backlog of a dead route
 //	go run . operate [-events n]           the commands and the dashboard over a large outbox and inbox
 //
-// It starts a PostgreSQL and a RabbitMQ of its own, with fsync on. DATABASE_URL and AMQP_URL name
-// others to use; what is made there has a schema and queues of its own and is removed
-// in the end. The CPU time of the servers is known if they run on this machine.
+// The command starts a PostgreSQL and a RabbitMQ of its own, with fsync on. DATABASE_URL and
+// AMQP_URL name other servers; there the command uses a schema and queues of its own, and removes
+// them in the end. The CPU time of the servers is known if they run on this machine.
 package main
 
 import (

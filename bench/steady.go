@@ -49,7 +49,7 @@ func steadily(ctx context.Context, s *stage) error {
 	})
 }
 
-// handwrittenSteady measures the same by hand.
+// handwrittenSteady measures handwritten code likewise.
 func handwrittenSteady(ctx context.Context, s *stage) error {
 	pool, _, err := s.schema(ctx)
 	if err != nil {

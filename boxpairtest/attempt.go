@@ -11,36 +11,36 @@ import (
 )
 
 var (
-	// errLost is what the handler sees after its connection was lost.
+	// errLost is the handler's error after the loss of the connection.
 	errLost = fmt.Errorf("connection to the database is lost: %w", observe.ErrCrash)
 	// errStatement is the error of a single statement.
 	errStatement = errors.New("the statement has failed, as the test wants")
 )
 
-// attempt is one delivery of a message: what shall happen in it, and what has happened.
+// attempt is one delivery of a message: the planned faults, and the outcome.
 type attempt struct {
 	lostAt int  // the statement at which the connection is lost, from 1; 0 is none
 	failAt int  // the one statement that fails
 	crash  bool // before the COMMIT
 	unsure bool // the answer to the COMMIT is lost
 	dies   bool // after the COMMIT
-	retry  bool // an error of the handler has the message come again, without a trace
+	retry  bool // after an error of the handler, the message comes again, without a trace
 
 	mu         sync.Mutex
 	closed     bool // later statements, of goroutines that the handler has left, do not count
 	began      int  // transactions
-	running    bool // the first of them
+	running    bool // the first transaction
 	dead       bool // the process has crashed
 	ran        bool // the handler has returned
 	again      bool // the handler was run a second time
 	committed  bool
 	returned   error // by the handler
-	ended      error // what the transaction ended with
+	ended      error // at the end of the transaction
 	statements []string
 	events     []observe.Event
-	nested     []int  // the number of statements before each other transaction that the handler has committed
+	nested     []int  // the number of statements before each further transaction of the handler
 	inside     int    // savepoints around the next statement
-	excused    bool   // the statement that failed is within a savepoint, whose error may be handled
+	excused    bool   // the failed statement is within a savepoint, so its error may be handled
 	parked     string // why the message was set aside
 }
 
@@ -81,7 +81,7 @@ func (a *attempt) Statement(text string) error {
 	}
 	kind := savepointStatement(text)
 	if kind != "" {
-		text = kind // the name may be another one in each run
+		text = kind // the name may differ from run to run
 	}
 	a.statements = append(a.statements, text)
 	n := len(a.statements)
@@ -148,7 +148,7 @@ func (a *attempt) Ended(events []observe.Event, err error) error {
 	return err
 }
 
-// close has nothing count that happens from now on.
+// close ends the attempt: later statements do not count.
 func (a *attempt) close() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

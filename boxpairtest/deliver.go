@@ -16,10 +16,10 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// Messages returns the messages that a relay makes of events of the producer with the given name:
-// with dispatch IDs as if the events were written in one transaction, and written now. No database
-// is used. An invalid event fails the test. A message has no topic unless a router hands it out:
-// handlers that look at it need HandlerConfig.Topic.
+// Messages returns the messages that a relay makes of events of the producer with the given name.
+// The dispatch IDs are as if the events were written now, in one transaction. No database is used.
+// An invalid event fails the test. Only a router gives a message its topic: handlers that read the
+// topic need HandlerConfig.Topic.
 func Messages(t testing.TB, producerName string, events ...producer.Event) []*message.Message {
 	t.Helper()
 	box, err := producer.New[struct{}](nowhere{}, producer.Config{Name: producerName})
@@ -49,7 +49,7 @@ func Messages(t testing.TB, producerName string, events ...producer.Event) []*me
 	return msgs
 }
 
-// nowhere is an outbox that keeps nothing.
+// nowhere is an outbox that keeps no events.
 type nowhere struct{ outbox.Store[struct{}] }
 
 // Transact implements [outbox.EventStore].
@@ -65,11 +65,11 @@ func (nowhere) Append(_ context.Context, _ struct{}, _ uuid.UUID, records []outb
 // Retryable implements [outbox.EventStore].
 func (nowhere) Retryable(error) bool { return false }
 
-// Deliver hands messages to a handler, one after another, and returns the events that the handler
-// has written. A message that is given twice is delivered twice, and messages in another order are
-// delivered in that order. handle is what a router calls: the method Consume of a consumer.Handler,
-// or what middleware.Wrap returns. The test fails if a message is neither handled nor a duplicate:
-// the handler returned an error or panicked, or the inbox has set the message aside.
+// Deliver hands messages to a handler, one after another in the given order, and returns the events
+// that the handler has written. A message given twice is delivered twice. handle is the function that
+// a router calls: the method Consume of a consumer.Handler, or the result of middleware.Wrap. The
+// test fails if a message is neither handled nor a duplicate: the handler returned an error or
+// panicked, or the inbox has set the message aside.
 func Deliver(t testing.TB, handle message.NoPublishHandlerFunc, msgs ...*message.Message) *Recorder {
 	t.Helper()
 	r := &Recorder{}
@@ -91,7 +91,7 @@ func RequireRejected(t testing.TB, handle message.NoPublishHandlerFunc, msg *mes
 	}
 }
 
-// deliver returns what has kept a message from being handled.
+// deliver returns an error if a message is not handled.
 func (r *Recorder) deliver(handle message.NoPublishHandlerFunc, msg *message.Message) error {
 	r.mu.Lock()
 	r.failed, r.parked = nil, ""
@@ -122,9 +122,9 @@ const (
 	AfterCommit
 )
 
-// Crash delivers msg and has the process crash at a point: the message is not acknowledged, so a
-// transport delivers it again. The test fails if the handler is not run or returns an error, or if
-// the COMMIT fails.
+// Crash delivers msg and lets the process crash at a point: the message is not acknowledged, so a
+// transport delivers the message again. The test fails if the handler is not run or returns an error,
+// or if the COMMIT fails.
 func Crash(t testing.TB, handle message.NoPublishHandlerFunc, at CrashPoint, msg *message.Message) {
 	t.Helper()
 	a := &attempt{crash: at == BeforeCommit, dies: at == AfterCommit}

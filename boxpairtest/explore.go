@@ -19,48 +19,49 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// cleanRuns is how often a handler is run to its end to see whether it does the same each time: a
-// loop over a map with two keys has the same order in all of them once in 500 times.
+// cleanRuns is how many complete runs of a handler are compared. A loop over a map with two keys has
+// the same order in all of these runs once in 500 times.
 const cleanRuns = 10
 
 // Subject is a service whose handler [Explore] runs, with a database of its own.
 type Subject struct {
 	// Start starts the service as a new process does, and returns its handler: the method Consume of
-	// a consumer.Handler, or what middleware.Wrap returns. The inbox need not run. Start is called
+	// a consumer.Handler, or the result of middleware.Wrap. The inbox need not run. Start is called
 	// again on the same database when the process has crashed.
 	Start func() (message.NoPublishHandlerFunc, error)
-	// Events are what the handler gets, each as a message of its own, in this order.
+	// Events reach the handler in this order, each as a message of its own.
 	Events []producer.Event
-	// Messages come after Events: those of other programs, for example.
+	// Messages come after Events, such as messages of other programs.
 	Messages []*message.Message
 	// Producer is the name of the outbox that writes Events. Defaults to "test".
 	Producer string
-	// State returns what the handler changes, in its database and elsewhere: rows ([Tables]), mails
-	// that a fake has sent, files. Values are compared as JSON. It is called between two runs.
+	// State returns the state that the handler changes, in its database and elsewhere: rows
+	// ([Tables]), mails that a fake has sent, files. Values are compared as JSON. State is called
+	// between two runs.
 	State func(ctx context.Context) (any, error)
 	// OrderByKey says that messages of one key arrive in order, as with HandlerConfig.Order.ByKey.
-	// Defaults to false: other orders of all messages are tried.
+	// Defaults to false: messages of one key are reordered, too.
 	OrderByKey bool
 }
 
 // Explore runs a handler with a fault at each place where its process may crash (fault injection),
-// and fails the test for each thing that is not as if the handler had run once:
+// and fails the test for each difference from a single run of the handler:
 //
-//   - a run is rolled back, at a statement or at COMMIT, and has changed something nevertheless
+//   - a run is rolled back, at a statement or at COMMIT, and leaves a change
 //   - the handler commits another transaction
 //   - a statement fails, and the handler returns nil
 //   - an event, or the text of a statement, differs between two runs: a payload with the time, a
 //     child dispatch ID that depends on the order of a map
-//   - the answer to COMMIT is lost, or a copy of the message comes, also to a new process, and
-//     something changes again
-//   - the messages come in another order, and the state or the events at the end are others
+//   - the answer to COMMIT is lost, or a copy of the message comes, also to a new process, and the
+//     state changes again
+//   - the messages come in another order, and the final state or events differ
 //
-// A message that the handler rejects (consumer.Reject) must have changed nothing. setup makes the
-// service, on a new or empty database; it is called once, and for each order that is tried.
+// A message that the handler rejects (consumer.Reject) must leave no change. setup makes the service,
+// on a new or empty database, and is called once, and again for each order of the messages.
 //
-// Arguments of statements are not compared, since a run that was rolled back leaves no trace of
-// them. The handler gets one message at a time, also in a group or as a batch. What it reads through
-// another connection is not noticed, and what it starts in the background may come too late to be.
+// Arguments of statements are not compared: a run that was rolled back leaves no trace of arguments.
+// The handler gets one message at a time, also in a group or as a batch. Reads through another
+// connection are not noticed, and the handler's work in the background may come too late.
 func Explore(t testing.TB, setup func(t testing.TB) Subject) {
 	t.Helper()
 	findings := 0
@@ -75,7 +76,7 @@ func Explore(t testing.TB, setup func(t testing.TB) Subject) {
 	t.Logf("boxpairtest: explored in %d runs: %d findings", runs, findings)
 }
 
-// exploration is what is known of one subject.
+// exploration is the exploration of one subject.
 type exploration struct {
 	ctx    context.Context
 	s      Subject
@@ -86,7 +87,7 @@ type exploration struct {
 	report func(finding string)
 	known  map[string]bool // findings of earlier messages
 	failed bool            // a handler fails without a fault
-	events []string        // that were committed
+	events []string        // committed events
 }
 
 // explore calls report for each finding as soon as it is known.
@@ -163,7 +164,7 @@ func begin(t testing.TB, setup func(t testing.TB) Subject, report func(finding s
 	return x, x.restart()
 }
 
-// restart ends the process, and starts another one.
+// restart replaces the process by a new process.
 func (x *exploration) restart() (err error) {
 	x.handle, err = x.s.Start()
 	if err == nil && x.handle == nil {
@@ -187,8 +188,7 @@ func (x *exploration) state() (string, error) {
 	return string(text), nil
 }
 
-// run delivers a message with what a plans. It returns what the handler's state was before and is
-// after.
+// run delivers a message with the faults of a, and returns the state before and after the run.
 func (x *exploration) run(msg *message.Message, a *attempt) (before, after string, err error) {
 	if before, err = x.state(); err != nil {
 		return "", "", err
@@ -200,7 +200,7 @@ func (x *exploration) run(msg *message.Message, a *attempt) (before, after strin
 		return "", "", err
 	}
 	switch {
-	case a.ran: // what came of it is in a
+	case a.ran: // a has the outcome
 	case failed != nil:
 		return "", "", fmt.Errorf("the handler was not run: %w", failed)
 	case a.parked != "":
@@ -209,7 +209,7 @@ func (x *exploration) run(msg *message.Message, a *attempt) (before, after strin
 	return before, after, nil
 }
 
-// messageExploration is what is known of one message.
+// messageExploration is the exploration of one message.
 type messageExploration struct {
 	*exploration
 	msg     *message.Message
@@ -272,7 +272,7 @@ func (x *exploration) message(i int) error {
 	return m.commit()
 }
 
-// afterLast names the place of an effect that no lost statement has shown.
+// afterLast names the place of an effect that no lost connection has located.
 func (m *messageExploration) afterLast() string {
 	if len(m.model.statements) == 0 || m.model.returned != nil {
 		return "somewhere in the handler"
@@ -280,7 +280,7 @@ func (m *messageExploration) afterLast() string {
 	return place(m.model.statements, len(m.model.statements)+1) + ", or once in a process"
 }
 
-// losses has the connection lost at each statement, and then each statement fail.
+// losses loses the connection at each statement, and then lets each statement fail.
 func (m *messageExploration) losses(escapes bool) error {
 	for k := 1; k <= len(m.model.statements); k++ {
 		a := &attempt{lostAt: k}
@@ -308,7 +308,7 @@ func (m *messageExploration) losses(escapes bool) error {
 	return nil
 }
 
-// compare finds what differs between two runs from the same state.
+// compare finds differences between two runs from the same state.
 func (m *messageExploration) compare(a *attempt) {
 	if a.returned != nil && !m.changed {
 		m.changed = true
@@ -357,7 +357,7 @@ func (m *messageExploration) compareStatements(a *attempt) {
 	}
 }
 
-// eventDifference tells what differs between the events of two runs.
+// eventDifference returns the differences between an event of two runs.
 func eventDifference(a, b outbox.Record) string {
 	var list []change
 	field := func(name string, a, b any) {
@@ -380,7 +380,7 @@ func eventDifference(a, b outbox.Record) string {
 	return strings.Join(texts, "; ")
 }
 
-// commit has the message handled, with the answer to the COMMIT lost, and delivers copies.
+// commit lets the handler commit, loses the answer to the COMMIT, and delivers copies.
 func (m *messageExploration) commit() error {
 	a := &attempt{unsure: true, retry: true}
 	_, state, err := m.run(m.msg, a)
@@ -421,7 +421,7 @@ func (m *messageExploration) commit() error {
 }
 
 // inOrder delivers all messages in an order, and returns the state and the events afterwards, or ""
-// if a handler fails for good. A message whose handler fails comes again after the others.
+// if a handler fails for good. A message whose handler fails comes again after all messages.
 func (x *exploration) inOrder(order []int) (string, error) {
 	left := slices.Clone(order)
 	var last error

@@ -9,22 +9,22 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// Recorder records the events that are written with its context: in transactions of Transact and of
-// handlers once they are committed, and in a transaction of the caller (Outbox.Tx, Outbox.WithTx) as
-// soon as they are written. An event that the outbox has already is not recorded, unless it was
-// queued. Messages that a handler gets in a group of several are not recorded. The zero value is
-// ready for use. A Recorder is safe for concurrent use.
+// Recorder records the events that are written with its context. Events of Transact and of handlers
+// are recorded once they are committed, and events in a transaction of the caller (Outbox.Tx,
+// Outbox.WithTx) as soon as they are written. An event that the outbox has already is recorded only
+// if the event was queued. Messages that a handler gets in a group of several are not recorded. The
+// zero value is ready for use. A Recorder is safe for concurrent use.
 type Recorder struct {
 	uncommitted bool // events of transactions that are rolled back are recorded, too
 
 	mu     sync.Mutex
 	events []outbox.Record
-	failed error  // what the last handler returned
+	failed error  // of the last handler
 	parked string // why the last message was set aside
 }
 
-// Context returns ctx with r as the recorder: pass it to the code under test. In an HTTP test it is
-// the context of the request.
+// Context returns ctx with r as the recorder. Pass this context to the code under test; in an HTTP
+// test, as the context of the request.
 func (r *Recorder) Context(ctx context.Context) context.Context {
 	return observe.Context(ctx, (*recording)(r))
 }

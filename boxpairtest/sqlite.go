@@ -12,12 +12,12 @@ import (
 	"github.com/boxpair/boxpair/store/sqlite"
 )
 
-// busyTimeout is how long code that writes through the database waits, while a handler holds the
-// lock: until the end of its handler, which waits for the code.
+// busyTimeout is how long a write past the handler's transaction waits for the lock of the
+// transaction. The wait is in vain: the handler waits for the write.
 const busyTimeout = time.Second
 
 // SQLite returns a new database with the library's tables, and a store in it. The database is a file
-// that lasts as long as the test. A writer that finds it locked gives up after a second.
+// that lasts as long as the test. A writer waits for the lock of the database for a second at most.
 func SQLite(t testing.TB) (*sql.DB, *sqlite.Store) {
 	t.Helper()
 	connector, err := sqlite.NewConnector(filepath.Join(t.TempDir(), "test.db"), sqlite.ConnectorConfig{BusyTimeout: busyTimeout})
@@ -38,11 +38,10 @@ func SQLite(t testing.TB) (*sql.DB, *sqlite.Store) {
 
 var errRollback = errors.New("the test ends here")
 
-// Rollback runs fn in a transaction of outbox that is rolled back, so that tests can share a
-// database. fn uses the writer, or the context, which is within the transaction for publishers; code
-// that calls Transact itself commits, and has no place in fn. Rollback returns the events that fn
-// has written: a Recorder does not know them, since they are not committed. An error of fn fails the
-// test.
+// Rollback runs fn in a transaction of outbox, and rolls the transaction back, so tests can share a
+// database. fn uses the writer, or publishers with the context, which carries the transaction. Code
+// that calls Transact commits, and has no place in fn. Rollback returns the events that fn has
+// written: a Recorder of the test does not record uncommitted events. An error of fn fails the test.
 func Rollback[TX any](t testing.TB, outbox *producer.Outbox[TX], fn func(ctx context.Context, w *producer.Writer[TX]) error) *Recorder {
 	t.Helper()
 	r := &Recorder{uncommitted: true}

@@ -18,7 +18,7 @@ const (
 // PostgreSQL (stdlib.OpenDBFromPool makes a sql.DB of a pgx pool), MySQL or MariaDB. The tables of
 // the library under their default names are left out, as are the tables ("visits") and columns
 // ("created_at", "visits.id") in except: a time, or a number from a sequence, differs from run to
-// run. A name that is not there is an error.
+// run. An unknown name is an error.
 func Tables(db *sql.DB, except ...string) func(ctx context.Context) (any, error) {
 	return func(ctx context.Context) (any, error) {
 		names, quote, err := tables(ctx, db)
@@ -58,7 +58,7 @@ func (n tableName) quoted(quote string) string {
 	return q(n.schema) + "." + q(n.table)
 }
 
-// tables lists the tables of a database, and how it quotes names.
+// tables lists the tables of a database, and returns the quote around its names.
 func tables(ctx context.Context, db *sql.DB) (names []tableName, quote string, err error) {
 	quote = `"`
 	rows, err := db.QueryContext(ctx, sqliteTables)
@@ -82,8 +82,7 @@ func tables(ctx context.Context, db *sql.DB) (names []tableName, quote string, e
 	return names, quote, rows.Err()
 }
 
-// rowsOf reads the rows of a table as text, in the order of their text. It notes the names that it
-// has seen in used.
+// rowsOf reads the rows of a table as text, sorted. It adds the names of the columns to used.
 func rowsOf(ctx context.Context, db *sql.DB, table tableName, quote string, except []string, used map[string]bool) (list []string, err error) {
 	rows, err := db.QueryContext(ctx, `SELECT * FROM `+table.quoted(quote)) //nolint:gosec // a quoted name from the catalog
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 // maxOrders is how many orders of the messages are tried.
 const maxOrders = 6
 
-// orders returns the order of the messages, and others.
+// orders returns the given order of the messages, and then other orders.
 func orders(msgs []*message.Message, byKey bool) [][]int {
 	first := make([]int, len(msgs))
 	for i := range first {
@@ -44,7 +44,7 @@ func orders(msgs []*message.Message, byKey bool) [][]int {
 	return list
 }
 
-// keepKeys puts the messages of each key in order, in the places that they have together.
+// keepKeys sorts the messages of each key, within the places of the key.
 func keepKeys(order []int, msgs []*message.Message) {
 	places := make(map[string][]int)
 	for at, i := range order {
@@ -83,7 +83,7 @@ func statement(statements []string, k int) string {
 	return fmt.Sprintf("statement %d (%s)", k, shorten(text, 80))
 }
 
-// hint tells what may be the reason of an error.
+// hint suggests the reason of an error.
 func hint(err error) string {
 	text := strings.ToLower(err.Error())
 	if errors.Is(err, context.DeadlineExceeded) || strings.Contains(text, "locked") || strings.Contains(text, "lock wait") {
@@ -92,7 +92,7 @@ func hint(err error) string {
 	return ""
 }
 
-// difference returns the lines that are in one of two texts only, or says that their order differs.
+// difference returns the lines of only one of the texts, or says that the order of lines differs.
 func difference(before, after string) string {
 	if before == after {
 		return ""

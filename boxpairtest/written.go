@@ -15,10 +15,10 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// RequireWritten fails the test unless exactly the wanted events were written, in any order, but
-// with the events of one key in the given order. Fields of a wanted event that are zero are not
-// compared, nor are headers that it does not have. Payloads that are JSON are compared as JSON.
-// Without wanted events, none may have been written.
+// RequireWritten fails the test unless exactly the wanted events were written. The order matters only
+// among events of one key. Zero fields of a wanted event are not compared, nor are headers that the
+// wanted event lacks. JSON payloads are compared as JSON. Without wanted events, no event may have
+// been written.
 func RequireWritten(t testing.TB, r *Recorder, want ...producer.Event) {
 	t.Helper()
 	if problems := compare(r.Events(), want); len(problems) > 0 {
@@ -26,7 +26,7 @@ func RequireWritten(t testing.TB, r *Recorder, want ...producer.Event) {
 	}
 }
 
-// compare returns what differs between the written and the wanted events.
+// compare returns the differences between the written and the wanted events.
 func compare(written []outbox.Record, want []producer.Event) (problems []string) {
 	match := assign(len(want), len(written), func(i, k int) bool { return len(differences(&written[k], &want[i])) == 0 })
 	taken := make([]bool, len(written))
@@ -69,8 +69,8 @@ func compare(written []outbox.Record, want []producer.Event) (problems []string)
 	return problems
 }
 
-// assign gives as many of n as possible one of m that fits, each to one, and returns them, or -1 for
-// none: Kuhn's algorithm for a matching in a bipartite graph.
+// assign returns for each of n items its partner among m items, or -1: a maximum matching in a
+// bipartite graph, by Kuhn's algorithm.
 func assign(n, m int, fits func(i, k int) bool) []int {
 	owner := make([]int, m)
 	for k := range owner {
@@ -145,7 +145,7 @@ func (c change) wanted() string { return fmt.Sprintf("%s: %s, want %s", c.field,
 
 const missing = "missing"
 
-// differences returns the fields of r that are not as e wants them.
+// differences returns the fields in which r differs from the wanted e.
 func differences(r *outbox.Record, e *producer.Event) (list []change) {
 	differ := func(field string, got, want any) {
 		list = append(list, change{field, fmt.Sprint(got), fmt.Sprint(want)})

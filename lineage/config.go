@@ -50,13 +50,13 @@ type Inbox struct {
 type Config struct {
 	// Outboxes are the outboxes in which events are looked for; at least one.
 	Outboxes []Outbox
-	// Inboxes are the inboxes in which messages are looked for. Consumers that share the tables of an
-	// inbox are all found through it. Defaults to none.
+	// Inboxes are the inboxes in which messages are looked for. One Inbox covers all consumers that
+	// share its tables. Defaults to none.
 	Inboxes []Inbox
 	// Consumers names the topics that each consumer expects, by the consumer's name as registered
 	// ("service/handler"). Topics are patterns of a RabbitMQ topic exchange: words are separated by
-	// dots, * stands for one word and # for any number of words. A consumer that is not named here
-	// is waited for only once it has the message. Defaults to none.
+	// dots, * stands for one word and # for any number of words. A consumer without an entry is
+	// waited for only once the consumer has the message. Defaults to none.
 	Consumers map[string][]string
 	// MaxDepth is how many generations of children are looked for. Defaults to 20.
 	MaxDepth int

@@ -11,17 +11,17 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// Progress is how far an event and all that follows from it have come.
+// Progress is how far an event and its descendants have come.
 type Progress struct {
 	// Events is the number of events of the tree.
 	Events int
-	// Open is what is not done yet, by generation.
+	// Open are the unfinished parts, by generation.
 	Open []Open
-	// Cut tells that the tree has more events than were looked for.
+	// Cut tells that the tree may have more events: see [Node].Cut.
 	Cut bool
 }
 
-// Done tells whether nothing is left to do.
+// Done tells whether the whole tree is done.
 func (p *Progress) Done() bool { return len(p.Open) == 0 && !p.Cut }
 
 // failed returns the first part that needs an operator.
@@ -32,7 +32,7 @@ func (p *Progress) failed() *Open {
 	return nil
 }
 
-// Open is an event that is not delivered, or a consumer that has not applied an event.
+// Open is an undelivered event, or a consumer that has not applied an event.
 type Open struct {
 	// ID is the dispatch ID of the event.
 	ID    uuid.UUID
@@ -44,10 +44,10 @@ type Open struct {
 	// State is the state of the event or of the consumer's message, or "missing" if the consumer
 	// has no message.
 	State string
-	// Why says in words why it is in its state.
+	// Why is the reason for the state, in words.
 	Why string
-	// Failed tells that the event or message goes on only if an operator does something: it is
-	// dead, discarded, cancelled, too old or altered.
+	// Failed tells that the event or message needs an operator: the state is dead, discarded,
+	// cancelled, too old or altered.
 	Failed bool
 }
 
@@ -59,7 +59,7 @@ func (o Open) String() string {
 	return fmt.Sprintf("event %s of topic %q is %s at consumer %q: %q", o.ID, o.Topic, o.State, o.Consumer, o.Why)
 }
 
-// Progress returns what is not done in the tree of n.
+// Progress returns how far the tree of n has come.
 func (n *Node) Progress() Progress {
 	var p Progress
 	for level := []*Node{n}; len(level) > 0; {
@@ -75,7 +75,7 @@ func (n *Node) Progress() Progress {
 	return p
 }
 
-// open returns what is not done of the event itself.
+// open returns the unfinished parts of the event, without its children.
 func (n *Node) open() (list []Open) {
 	add := func(consumer, state, why string, failed bool) {
 		list = append(list, Open{
@@ -109,7 +109,7 @@ func failedMessage(state inbox.State) bool {
 	return false
 }
 
-// Done reads the tree of an event ([Lineage.Tree]) and returns how far it has come.
+// Done reads the tree of an event ([Lineage.Tree]) and returns how far the tree has come.
 func (l *Lineage) Done(ctx context.Context, id uuid.UUID) (Progress, error) {
 	root, err := l.Tree(ctx, id)
 	if err != nil {

@@ -16,49 +16,47 @@ import (
 )
 
 const (
-	// firstChildren is how many children of a message are looked for at first. While all of them
-	// exist, more are looked for, moreChildren times as many.
+	// firstChildren is how many children of a message the first search asks for. While all children
+	// exist, the next search asks for moreChildren times as many.
 	firstChildren = 4
 	moreChildren  = 4
 	// noLimit is a Limit of a search for given IDs.
 	noLimit = 1 << 30
 )
 
-// ErrUnknown is wrapped when no outbox has an event: it was never committed, or is no longer
+// ErrUnknown is wrapped when no outbox has an event: the event was never committed, or is no longer
 // retained.
 var ErrUnknown = errors.New("no outbox has the event")
 
-// Node is an event with what became of it. A tree is not changed after it was returned.
+// Node is an event with its messages and children. A returned tree does not change.
 type Node struct {
 	// Event is the event, without payload and headers.
 	Event outbox.Found
 	// Outbox is the name of the outbox that has the event.
 	Outbox string
 	// Consumer is the name of the consumer whose handler wrote the event, and Index the event's
-	// number among those that the handler wrote, from 0 on. Consumer is "" for the event that was
-	// asked for.
+	// number among the events of the handler, from 0 on. Consumer is "" for the root of the tree.
 	Consumer string
 	Index    int
-	// Messages are the messages that consumers have of the event, by consumer and inbox.
+	// Messages are the messages of the event at consumers, by consumer and inbox.
 	Messages []Message
 	// Missing are the consumers that expect the topic and have no message of the event, by name.
 	Missing []string
 	// Children are the events that handlers of this event wrote, by consumer and Index.
 	Children []*Node
-	// Cut tells that there may be more children: Config.MaxDepth or Config.MaxEvents is reached.
+	// Cut tells that children may be missing: Config.MaxDepth or Config.MaxEvents is reached.
 	Cut bool
 }
 
-// Message is what a consumer has of an event.
+// Message is the message of an event at a consumer.
 type Message struct {
 	// Inbox is the name of the inbox that has the message.
 	Inbox string
 	inbox.Found
 }
 
-// Tree reads an event, what consumers have of it, and all events that follow from it. It reads each
-// outbox and each inbox once for each generation. The error wraps [ErrUnknown] if no outbox has the
-// event.
+// Tree reads an event, its messages at consumers, and all its descendants. Tree reads each outbox and
+// each inbox once for each generation. The error wraps [ErrUnknown] if no outbox has the event.
 func (l *Lineage) Tree(ctx context.Context, id uuid.UUID) (*Node, error) {
 	root, err := l.root(ctx, id)
 	if err != nil {
@@ -120,7 +118,7 @@ func (l *Lineage) events(ctx context.Context, ids []uuid.UUID) (map[uuid.UUID]*N
 	return nodes, nil
 }
 
-// readMessages adds to nodes what consumers have of them.
+// readMessages adds to nodes their messages at consumers.
 func (l *Lineage) readMessages(ctx context.Context, nodes []*Node) error {
 	byID := make(map[uuid.UUID]*Node, len(nodes))
 	ids := make([]uuid.UUID, len(nodes))
@@ -152,8 +150,8 @@ func (l *Lineage) readMessages(ctx context.Context, nodes []*Node) error {
 	return nil
 }
 
-// add adds a message. Of several messages of a consumer (copies with other content were set aside),
-// the one that has come furthest counts.
+// add adds a message. A consumer may have several messages of an event (copies with other content
+// were set aside); the message that has come furthest counts.
 func (n *Node) add(m Message) {
 	for i := range n.Messages {
 		known := &n.Messages[i]
@@ -201,8 +199,8 @@ type family struct {
 	known    int // how many children were looked for
 }
 
-// readChildren adds to nodes the children that their handlers wrote, and returns these: at most room
-// of them. The messages of nodes were read before, see the documentation of the package.
+// readChildren adds to nodes the children that their handlers wrote, at most room, and returns the
+// children. The messages of nodes were read before; the documentation of the package says why.
 func (l *Lineage) readChildren(ctx context.Context, nodes []*Node, room int) ([]*Node, error) {
 	var open []*family
 	for _, n := range nodes {
@@ -240,7 +238,7 @@ func (l *Lineage) readChildren(ctx context.Context, nodes []*Node, room int) ([]
 	return all, nil
 }
 
-// take adds the found ones among the children of a family, and tells whether it may have more.
+// take adds the found children of a family, and tells whether the family may have more.
 func (f *family) take(ids []uuid.UUID, found map[uuid.UUID]*Node, all *[]*Node, room int) (full bool) {
 	for i, id := range ids {
 		child := found[id]

@@ -14,10 +14,10 @@ import (
 
 var (
 	// ErrCut is wrapped by [Lineage.WaitDone] if the tree is larger than Config.MaxEvents, or deeper
-	// than Config.MaxDepth: what was not looked for cannot be known to be done.
+	// than Config.MaxDepth: events beyond these limits may not be done.
 	ErrCut = errors.New("tree is larger than was looked for: raise Config.MaxEvents or Config.MaxDepth")
-	// ErrNoConsumer is wrapped by [Lineage.WaitApplied] if it is given no consumer, and Config.Consumers
-	// has none that expects the topic.
+	// ErrNoConsumer is wrapped by [Lineage.WaitApplied] if the call names no consumer, and no consumer
+	// of Config.Consumers expects the topic.
 	ErrNoConsumer = errors.New("no consumer of Config.Consumers expects the topic")
 )
 
@@ -27,13 +27,14 @@ type FailedError struct{ Open }
 // Error names the event, the consumer and the reason.
 func (e *FailedError) Error() string { return e.String() }
 
-// WaitDone blocks until an event, and all that follows from it, is done: delivered, and applied by
-// every consumer that expects it. It looks at once, and then after pauses that double up to
+// WaitDone blocks until an event and its descendants are done: delivered, and applied by every
+// consumer that expects their topics. WaitDone looks at once, and then after pauses that double up to
 // Config.MaxInterval.
 //
-// The error is a [*FailedError] as soon as one part needs an operator. It wraps [ErrUnknown] if no
-// outbox has the event, and [ErrCut] if the tree is too large. If ctx ends, the error wraps its cause
-// and names a part that is not done. An error of a database ends the wait; a new wait may follow.
+// The error is a [*FailedError] as soon as one part needs an operator. The error wraps [ErrUnknown] if
+// no outbox has the event, and [ErrCut] if the tree is too large. If ctx ends, the error wraps the
+// cause of ctx and names an unfinished part. An error of a database ends the wait; a new wait may
+// follow.
 func (l *Lineage) WaitDone(ctx context.Context, id uuid.UUID) error {
 	return l.wait(ctx, func(ctx context.Context) (*Open, error) {
 		p, err := l.Done(ctx, id)
@@ -51,14 +52,14 @@ func (l *Lineage) WaitDone(ctx context.Context, id uuid.UUID) error {
 	})
 }
 
-// WaitApplied blocks until each of consumers has applied an event; without consumers, each one of
-// Config.Consumers that expects its topic. It looks at once, and then after pauses that double up to
-// Config.MaxInterval. What the handlers' own events do is not waited for, see [Lineage.WaitDone].
+// WaitApplied blocks until all consumers have applied an event. Without consumers, it waits for every
+// consumer of Config.Consumers that expects the topic. WaitApplied looks at once, and then after
+// pauses that double up to Config.MaxInterval. Only [Lineage.WaitDone] waits for the handlers' events.
 //
-// The error is a [*FailedError] if a message is dead, discarded, too old or altered, or if a
-// consumer has no message and the event is dead, discarded or cancelled. It wraps [ErrUnknown] if
-// no outbox has the event. If ctx ends, the error wraps its cause and names a consumer that has not
-// applied the event.
+// The error is a [*FailedError] if a message is dead, discarded, too old or altered, or if a consumer
+// has no message and the event is dead, discarded or cancelled. The error wraps [ErrUnknown] if no
+// outbox has the event. If ctx ends, the error wraps the cause of ctx and names a consumer that has
+// not applied the event.
 func (l *Lineage) WaitApplied(ctx context.Context, id uuid.UUID, consumers ...string) error {
 	return l.wait(ctx, func(ctx context.Context) (*Open, error) {
 		node, err := l.root(ctx, id)
@@ -79,7 +80,7 @@ func (l *Lineage) WaitApplied(ctx context.Context, id uuid.UUID, consumers ...st
 	})
 }
 
-// unapplied returns what is open at one of the consumers, or nil, or a [*FailedError].
+// unapplied returns an open part of one of the consumers, or nil, or a [*FailedError].
 func (n *Node) unapplied(consumers []string) (first *Open, err error) {
 	list := n.open()
 	for _, name := range consumers {
@@ -103,7 +104,7 @@ func (n *Node) unapplied(consumers []string) (first *Open, err error) {
 	return first, nil
 }
 
-// wait calls look until it returns nothing that is open, or an error.
+// wait calls look until look returns no open part, or an error.
 func (l *Lineage) wait(ctx context.Context, look func(context.Context) (*Open, error)) error {
 	var last *Open
 	for pause := min(firstPause, l.cfg.MaxInterval); ; pause = min(2*pause, l.cfg.MaxInterval) {

@@ -8,19 +8,19 @@
 //
 // # As plain files
 //
-// The files are plain SQL, and any other tool can apply them, in the order of their numbers, each
-// in one transaction. Statements for MySQL and MariaDB commit by themselves, and can be run again.
+// The files are plain SQL. Any tool can apply them, in the order of their numbers, each file in one
+// transaction. Statements for MySQL and MariaDB commit by themselves, and can be run again.
 // The PostgreSQL files need their schema first:
 //
 //	CREATE SCHEMA boxpair;
 //
-// Use either Migrate or another tool for a database: neither knows of the other's records.
+// Use one tool for a database, Migrate or another: tools do not read each other's records.
 //
 // # Privileges
 //
-// [PostgresGrants] returns the statements that give the roles of a PostgreSQL database the
-// privileges that the parts of this library need, and no others. For other tools,
-// grants/postgres.sql holds the same statements.
+// [PostgresGrants] returns the statements that give the roles of a PostgreSQL database the least
+// privileges for the parts of this library. For other tools, grants/postgres.sql holds the same
+// statements.
 //
 // # Names
 //

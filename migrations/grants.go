@@ -23,10 +23,10 @@ type Roles struct {
 	Consumer string
 	// Requests answers HTTP requests with idempotency keys. Defaults to none.
 	Requests string
-	// Janitor removes rows that are past their retention. Defaults to none.
+	// Janitor removes rows past their retention. Defaults to none.
 	Janitor string
-	// Archiver removes rows that are past their retention and reads their events, for a janitor that
-	// archives. Defaults to none.
+	// Archiver removes rows past their retention and reads their events, for a janitor that archives.
+	// Defaults to none.
 	Archiver string
 	// Operator redrives and discards parked events and messages. Defaults to none.
 	Operator string
@@ -66,10 +66,10 @@ func (r Roles) check() error {
 	return errors.Join(errs...)
 }
 
-// PostgresGrants returns the statements that give existing roles the privileges that the library
-// needs on the tables of names, and no others. The owner of the tables runs the statements after
-// every migration; running them again changes nothing. For other tools, the file itself is
-// grants/postgres.sql. An error names the role whose name is invalid.
+// PostgresGrants returns the statements that give existing roles the least privileges for the library
+// on the tables of names. The owner of the tables runs the statements after every migration; a second
+// run has no effect. For other tools, grants/postgres.sql holds the statements. An error names the
+// role whose name is invalid.
 func PostgresGrants(names Names, roles Roles) (string, error) {
 	sections := strings.Split(postgresGrants, roleMark)
 	if err := roles.check(); err != nil {
@@ -94,11 +94,11 @@ func PostgresGrants(names Names, roles Roles) (string, error) {
 	}), nil
 }
 
-// PostgresRoles returns the statements that create those of the roles that do not exist, as groups:
-// they cannot log in, own nothing, and inherit nothing. An account becomes a member with GRANT role
-// TO account. An administrator with CREATEROLE runs the statements before those of [PostgresGrants];
-// running them again, also concurrently, changes nothing. A role that exists stays as it is. An
-// error names the role whose name is invalid.
+// PostgresRoles returns the statements that create missing roles, as groups: the roles cannot log in,
+// own no objects, and inherit no privileges. An account becomes a member with GRANT role TO account.
+// An administrator with CREATEROLE runs the statements before the statements of [PostgresGrants]; a
+// second run, also a concurrent run, has no effect. Existing roles stay unchanged. An error names the
+// role whose name is invalid.
 func PostgresRoles(roles Roles) (string, error) {
 	if err := roles.check(); err != nil {
 		return "", fmt.Errorf("roles: %w", err)
@@ -117,8 +117,8 @@ func PostgresRoles(roles Roles) (string, error) {
 	return b.String(), nil
 }
 
-// createRole creates a role. Another transaction may create the role at the same time, which shows
-// as a violation of the catalog's unique index.
+// createRole creates a role. A role that another transaction creates at the same time shows as a
+// violation of the catalog's unique index.
 const createRole = `DO $boxpair$ BEGIN
     CREATE ROLE %s NOLOGIN NOSUPERUSER NOCREATEDB NOCREATEROLE NOREPLICATION NOBYPASSRLS;
 EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL; -- it exists

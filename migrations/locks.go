@@ -9,9 +9,9 @@ import (
 	"strings"
 )
 
-// Lock is a lock that migrations take on a table, and that other transactions may wait for.
+// Lock is a lock of migrations on a table. Other transactions may wait for the lock.
 type Lock struct {
-	// Table is the table's name as written in SQL, or that of a removed index whose table is unknown.
+	// Table is the name of the table as written in SQL, or of a removed index with an unknown table.
 	Table string
 	// Mode is PostgreSQL's name of the strongest lock, such as "ACCESS EXCLUSIVE".
 	Mode string
@@ -23,7 +23,7 @@ func (l Lock) String() string { return l.Mode + " on " + l.Table }
 // modes are the lock modes that block a reader, a writer or a migration, weakest first.
 var modes = []string{"ROW EXCLUSIVE", "SHARE UPDATE EXCLUSIVE", "SHARE", "SHARE ROW EXCLUSIVE", "EXCLUSIVE", "ACCESS EXCLUSIVE"}
 
-// identifier matches a name in a file, with or without its schema, and name without; table captures one.
+// identifier matches a name in a file, with or without a schema, and table captures an identifier.
 const (
 	name       = `"(?:[^"]|"")+"`
 	identifier = name + `(?:\.` + name + `)?`
@@ -51,10 +51,10 @@ var (
 	concurrent = regexp.MustCompile(`^(?:CREATE (?:UNIQUE )?INDEX CONCURRENTLY (` + identifier + `) ON|DROP INDEX CONCURRENTLY IF EXISTS) `)
 )
 
-// Locks returns the tables that the migrations in list lock in PostgreSQL so that other
-// transactions wait, each with the strongest of its locks, in the order of first use. Tables that
-// list creates itself are left out: no other transaction uses them yet. Whoever removes an index locks
-// its table, which list or before has indexed.
+// Locks returns the table locks for which other transactions in PostgreSQL wait while the migrations
+// in list run: the strongest lock of each table, in the order of first use. Tables that list creates
+// are left out: no other transaction uses a new table. The removal of an index locks its table, which
+// list or before has indexed.
 func Locks(list []Migration, before ...Migration) []Lock {
 	var locks []Lock
 	own, indexes := make(map[string]bool), make(map[string]string)
@@ -101,7 +101,7 @@ func strengthen(locks []Lock, l Lock) []Lock {
 }
 
 // lines returns the statements of m, each as one line, without comments and the bodies of
-// functions. It returns nil also if the statements cannot be split; check refuses such a file.
+// functions. It returns nil also if the statements cannot be split; check refuses the file.
 func (m *Migration) lines() []string {
 	list, err := m.split()
 	if err != nil {
@@ -136,9 +136,9 @@ type ConcurrentIndex struct {
 }
 
 // Concurrent returns the statements of a migration that builds or removes indexes with
-// CONCURRENTLY, while other transactions write. No transaction may hold such a statement. If there
-// are none, the migration runs in a transaction. Each statement may be run again, after an invalid
-// index of the same name, left by a failure, is removed.
+// CONCURRENTLY, while other transactions write. These statements must run outside of transactions.
+// For all other migrations, which run in a transaction, Concurrent returns no statements. A statement
+// may run again after an invalid index of the same name, left by a failure, is removed.
 func (m *Migration) Concurrent() []ConcurrentIndex {
 	var list []ConcurrentIndex
 	for _, statement := range m.lines() {

@@ -132,8 +132,8 @@ func loadQuoted(files fs.FS, dir string, quote byte, rename func(string) string)
 	return list, nil
 }
 
-// postgres maps a name in a PostgreSQL file to the name for n. Quoted names of other things, such
-// as the collation "C", stay as they are.
+// postgres maps a name in a PostgreSQL file to the name for n. Other quoted names, such as the
+// collation "C", stay as they are.
 func (n Names) postgres(name string) string {
 	switch {
 	case name == DefaultSchema:

@@ -31,10 +31,10 @@ var roles = []string{Reader: "reader", Operator: "operator"}
 // MarshalText returns "reader" or "operator", and an error for any other value.
 func (r Role) MarshalText() ([]byte, error) { return choice.Text("Role", roles, r) }
 
-// UnmarshalText takes the texts that MarshalText returns, and gives an error for any other text.
+// UnmarshalText takes "reader" and "operator", and gives an error for any other text.
 func (r *Role) UnmarshalText(text []byte) error { return choice.Parse("Role", roles, text, r) }
 
-// visitor is who has sent a request.
+// visitor is the sender of a request.
 type visitor struct {
 	role Role
 	user string
@@ -61,7 +61,7 @@ var (
 	errMayWrite = errors.New("changes need the role operator")
 )
 
-// admit returns who has sent a request, or why it is refused.
+// admit returns the sender of a request, or why the request is refused.
 func (h *Handler) admit(r *http.Request) (visitor, error) {
 	switch {
 	case h.cfg.Authorize != nil:
@@ -95,8 +95,8 @@ func (h *Handler) byToken(r *http.Request) (visitor, error) {
 	return visitor{Operator, user}, nil
 }
 
-// local refuses requests from other machines. A page of another site could have its name resolved to
-// this machine (DNS rebinding), so the name that was asked for is checked, too.
+// local refuses requests from other machines. Another site could let its name resolve to this machine
+// (DNS rebinding), so the requested host name is checked, too.
 func local(r *http.Request) error {
 	peer, err := netip.ParseAddrPort(r.RemoteAddr)
 	if err != nil || !peer.Addr().Unmap().IsLoopback() {
@@ -132,7 +132,7 @@ func sameOrigin(r *http.Request) bool {
 	return err == nil && from.Host != "" && strings.EqualFold(from.Host, r.Host)
 }
 
-// guard answers requests that are refused, and gives the others to next.
+// guard answers refused requests, and gives admitted requests to next.
 func (h *Handler) guard(next http.Handler) http.Handler {
 	crossOrigin := http.NewCrossOriginProtection()
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

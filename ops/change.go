@@ -24,18 +24,18 @@ import (
 type request struct {
 	form url.Values
 	user string
-	// reason is why, as the user has written it; noted adds who.
+	// reason is the user's own text; noted adds the user's name.
 	reason, noted string
 }
 
-// action makes a change, and tells what it has done.
+// action makes a change, and returns its result.
 type action func(ctx context.Context, r *request) (notice, error)
 
 // maxReason is how many bytes a reason and the name of the user may have together.
 const maxReason = 1 << 10
 
-// change returns the handler of a change: it needs the role and a reason, makes the change, logs it, and
-// goes back to the page that asked for it.
+// change returns the handler of a change. The handler requires the role and a reason, makes and logs the
+// change, and goes back to the page of the form.
 func (h *Handler) change(name string, act action) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		who := visitorOf(r.Context())
@@ -72,7 +72,7 @@ func (h *Handler) change(name string, act action) http.HandlerFunc {
 	}
 }
 
-// shown returns err as the user sees it: an operator has to know what the database has said.
+// shown returns the error that the user sees: an operator needs the error of the database.
 func shown(err error) error {
 	if _, ok := errors.AsType[*failure](err); ok {
 		return err
@@ -80,7 +80,7 @@ func shown(err error) error {
 	return &failure{http.StatusBadGateway, err.Error()}
 }
 
-// forget has the next look read every state.
+// forget lets the next look read every state.
 func (h *Handler) forget() {
 	for _, s := range h.outboxes {
 		s.forget()
@@ -143,8 +143,8 @@ type selection struct {
 	state string
 }
 
-// chosen returns the letters that a form names: one, or all dead ones with the cause of one, up to a
-// bound. A letter in the state but is refused.
+// chosen returns the letters that a form names: one letter, or all letters of its cause that wait for
+// an operator, up to a bound. A letter in the state but is refused.
 func (h *Handler) chosen(ctx context.Context, r *request, but string) (c selection, err error) {
 	if c.box, err = h.letterBox(r); err != nil {
 		return c, err
@@ -178,7 +178,7 @@ func (h *Handler) chosen(ctx context.Context, r *request, but string) (c selecti
 // waiting are the states of letters that wait for an operator.
 var waiting = []string{string(inbox.Dead), string(inbox.TooOldState), string(inbox.AlteredState)}
 
-// mostWalked is how many letters are looked at for those of a cause.
+// mostWalked is how many letters are searched for the letters of a cause.
 const mostWalked = 10 * changed
 
 func (h *Handler) redriveDead(ctx context.Context, r *request) (notice, error) {
@@ -223,8 +223,8 @@ func (h *Handler) editDead(ctx context.Context, r *request) (notice, error) {
 	return notice{Text: done}, err
 }
 
-// editor returns what edits an event or a message of the source that the form names, and tells what was
-// done; nil if the source cannot be edited.
+// editor returns a function that edits an event or a message of the source that the form names, and
+// returns the result in words; nil if the source cannot be edited.
 func (h *Handler) editor(r *request) (func(ctx context.Context, id uuid.UUID, payload []byte) (string, error), error) {
 	box, err := h.letterBox(r)
 	if err != nil {
@@ -251,7 +251,7 @@ func (h *Handler) editor(r *request) (func(ctx context.Context, id uuid.UUID, pa
 	return nil, nil
 }
 
-// eachBatch changes the chosen letters, a batch in a transaction.
+// eachBatch changes the chosen letters, one batch per transaction.
 func (c *selection) eachBatch(done string, do func([]uuid.UUID) ([]uuid.UUID, error)) (notice, error) {
 	more := len(c.ids) > changed
 	ids := c.ids[:min(len(c.ids), changed)]
@@ -325,7 +325,7 @@ func (h *Handler) moveDeferred(ctx context.Context, r *request) (notice, error) 
 	return oneChanged(len(ids), "The event is due at "+to.UTC().Format("2006-01-02 15:04:05 UTC")+"."), err
 }
 
-// oneChanged tells of the change of one thing.
+// oneChanged is the result of the change of one row.
 func oneChanged(n int, done string) notice {
 	if n > 0 {
 		return notice{Text: done}

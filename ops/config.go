@@ -26,25 +26,24 @@ type Config struct {
 	// the root.
 	Path string `yaml:"path" env:"PATH"`
 
-	// Outboxes and Inboxes are what the dashboard shows. At least one of them is required.
+	// Outboxes and Inboxes are shown by the dashboard. At least one outbox or inbox is required.
 	Outboxes []Outbox `yaml:"-" env:"-"`
 	Inboxes  []Inbox  `yaml:"-" env:"-"`
 
 	// Payloads shows payloads and headers on the pages of events and messages, and the intents and
-	// results of effects, to everybody who may read. Defaults to false.
+	// results of effects, to every reader. Defaults to false.
 	Payloads bool `yaml:"payloads" env:"PAYLOADS"`
 
-	// Token makes everybody an operator who sends it, as a bearer token or as the password of HTTP
-	// basic authentication; the name given there is the user. At least 16 bytes. Requests without it
-	// are refused. Use TLS unless the connection stays on one machine. Not together with Authorize.
-	// Defaults to none.
+	// Token is the secret of operators: a bearer token, or the password of HTTP basic authentication,
+	// whose user name is the user. At least 16 bytes. Requests without Token are refused. Use TLS
+	// unless the connection stays on one machine. Not together with Authorize. Defaults to none.
 	Token string `yaml:"token" env:"TOKEN"`
-	// Authorize returns the role and the name of the user of a request, or an error, with which the
-	// request is refused; the error is logged, and not shown. It is called for every request, by many
+	// Authorize returns the role and the name of the user of a request. On an error the request is
+	// refused; the error is logged, and not shown. Authorize is called for every request, by many
 	// goroutines at once. Not together with Token. Defaults to none.
 	Authorize func(r *http.Request) (role Role, user string, err error) `yaml:"-" env:"-"`
-	// Loopback is the role of requests from the same machine if there is neither Token nor Authorize.
-	// Every user of the machine, and every proxy that runs on it, can make such requests. Defaults to
+	// Loopback is the role of requests from the same machine if neither Token nor Authorize is set.
+	// Every user of the machine, and every proxy on the machine, can send these requests. Defaults to
 	// reader.
 	Loopback Role `yaml:"loopback" env:"LOOPBACK"`
 
@@ -63,9 +62,9 @@ type Outbox struct {
 	Name string
 	// Operator is usually a *producer.Outbox. Required.
 	Operator OutboxOperator
-	// Parts are further objects about the outbox, such as its store. The handler looks in Operator and
-	// then here for [outbox.Searcher], which finds events in any state, for [Fleet], which tells of the
-	// relays one by one, and for [Editor], which edits events.
+	// Parts are further objects of the outbox, such as its store. Operator, or else one of Parts, may
+	// implement [outbox.Searcher], which finds events in any state, [Fleet], which lists the relays,
+	// and [Editor], which edits events.
 	Parts []any
 }
 
@@ -75,27 +74,27 @@ type Inbox struct {
 	Name string
 	// Operator is usually a *consumer.Inbox. Required.
 	Operator InboxOperator
-	// Effects is usually an *effects.Ledger. Without it the inbox has no effects.
+	// Effects is usually an *effects.Ledger. Without Effects the inbox has no effects.
 	Effects Effects
-	// Parts are further objects about the inbox, such as its store and its auditor. The handler looks in
-	// Operator and then here for [inbox.Searcher], which finds messages in any state, for [MessageEditor],
-	// which edits messages, for [Handlers], which tells of all processes, and for [Registry] and [Counts],
-	// which tell of consumers without a handler in this process.
+	// Parts are further objects of the inbox, such as its store and its auditor. Operator, or else one of
+	// Parts, may implement [inbox.Searcher], which finds messages in any state, [MessageEditor], which
+	// edits messages, [Handlers], which lists the handlers of all processes, and [Registry] and [Counts],
+	// which know consumers without a handler in this process.
 	Parts []any
 }
 
 // Pauser begins and ends pauses.
 type Pauser interface {
-	// Pause begins a pause, or replaces the one of its kind and name.
+	// Pause begins a pause, or replaces the pause of its kind and name.
 	Pause(ctx context.Context, p control.Pause) error
-	// Resume ends a pause, and tells whether it was in force.
+	// Resume ends a pause, and tells whether the pause was in force.
 	Resume(ctx context.Context, kind control.Kind, name string) (bool, error)
 	// Pauses reads the pauses in force.
 	Pauses(ctx context.Context) ([]control.Pause, error)
 }
 
-// OutboxOperator is what the dashboard needs of a producer.Outbox, whose methods these are. They may
-// be called by many goroutines at once.
+// OutboxOperator is the part of a producer.Outbox that the dashboard needs. Many goroutines may call
+// its methods at once.
 type OutboxOperator interface {
 	Pauser
 	// Stats reads the state of the outbox.
@@ -120,8 +119,8 @@ type OutboxOperator interface {
 	Reschedule(ctx context.Context, at time.Time, ids ...uuid.UUID) ([]uuid.UUID, error)
 }
 
-// InboxOperator is what the dashboard needs of a consumer.Inbox, whose methods these are. They may be
-// called by many goroutines at once.
+// InboxOperator is the part of a consumer.Inbox that the dashboard needs. Many goroutines may call its
+// methods at once.
 type InboxOperator interface {
 	Pauser
 	// Stats reads the state of the consumers of this process, by name.
@@ -136,8 +135,8 @@ type InboxOperator interface {
 	Discard(ctx context.Context, f inbox.Filter, reason string) ([]uuid.UUID, error)
 }
 
-// Effects is what the dashboard needs of an effects.Ledger, whose methods these are. They may be called
-// by many goroutines at once.
+// Effects is the part of an effects.Ledger that the dashboard needs. Many goroutines may call its
+// methods at once.
 type Effects interface {
 	// List reads effects.
 	List(ctx context.Context, f inbox.EffectFilter) ([]inbox.Effect, error)

@@ -1,5 +1,5 @@
-// Package ops is the dashboard of outboxes and inboxes: one [http.Handler] that shows what waits,
-// since when and why, and that redrives, discards, moves and pauses.
+// Package ops is the dashboard of outboxes and inboxes: one [http.Handler] shows what waits, since
+// when and why, and lets operators redrive, discard, move and pause.
 //
 //	handler, err := ops.New(ops.Config{
 //		Path:     "/ops",
@@ -9,24 +9,24 @@
 //	})
 //	mux.Handle("/ops/", handler)
 //
-// # Who may see it
+// # Access
 //
-// Without a setting, only requests from the same machine, and to a loopback name, are answered, and
-// none of them may change anything. With [Config].Token, whoever has the token is an operator. With
-// [Config].Authorize, the application decides. Changes are POST requests of the dashboard's own pages
-// only, need the role [Operator] and a reason, and stand with the reason and the user in the history
-// of what was changed, as far as the outbox and the inbox keep one, and in the log.
+// By default, only requests from the same machine to a loopback name are answered, and the dashboard
+// is read-only. With [Config].Token, everybody with the token is an operator. With
+// [Config].Authorize, the application decides. A change is a POST request from a page of the
+// dashboard, and needs the role [Operator] and a reason. Each change is logged with its reason and
+// user, and is recorded in the history of the changed row, as far as the outbox or inbox keeps one.
 //
 // Payloads and headers are shown with [Config].Payloads only.
 //
-// # What it costs
+// # Cost
 //
-// A page makes calls with limits of the operator's interfaces of outboxes and inboxes, and none that
-// reads a whole table. The state of an outbox or an inbox is read at most once a second, however many
-// people look, and not at all while nobody does. The handler starts no goroutine.
+// A page calls the operator's interfaces of outboxes and inboxes with limits; no call reads a whole
+// table. The state of an outbox or an inbox is read at most once a second for all users together, and
+// only while a page is open. The handler starts no goroutine.
 //
 // # Limitations
 //
-// Rates are known for the time in which somebody has looked, and to the process that has answered.
-// A page about something that a store does not tell says so.
+// Rates are known for the time in which a page was open, and to the process that has answered. A page
+// says so if a store does not have its data.
 package ops

@@ -12,7 +12,7 @@ import (
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
-// effectStates are the states that the page offers; without a choice it shows those that wait for an
+// effectStates are the states that the page offers. By default the page shows effects that wait for an
 // operator.
 var effectStates = []inbox.EffectState{
 	inbox.EffectUncertain, inbox.EffectDead, inbox.EffectPending, inbox.EffectDoing, inbox.EffectAnswered, inbox.EffectDone, inbox.EffectDiscarded,
@@ -23,7 +23,7 @@ type effectsPage struct {
 	Form    url.Values
 	States  []inbox.EffectState
 	Sources []effectSource
-	// Waiting tells that the page shows what waits for an operator.
+	// Waiting tells that the page shows effects that wait for an operator.
 	Waiting bool
 	None    bool
 }
@@ -39,7 +39,7 @@ type effectSource struct {
 type effectRow struct {
 	inbox.Effect
 	IntentText, ResultText string
-	// Open tells that the effect can be redriven and resolved; Alive, that it can be discarded.
+	// Open effects can be redriven and resolved, and Alive effects can be discarded.
 	Open, Resolvable, Alive bool
 }
 

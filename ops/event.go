@@ -21,7 +21,7 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// eventPage is one event with all that is known of it.
+// eventPage is one event with all known facts.
 type eventPage struct {
 	Outbox   string
 	ID       uuid.UUID
@@ -37,12 +37,12 @@ type eventPage struct {
 	Partly bool
 	// Stalled tells that the event waits for a route that does not work.
 	Stalled bool
-	Blind   []string // inboxes that do not tell of applied messages
+	Blind   []string // inboxes that do not show applied messages
 	Errs    []string
 
-	// Tree is the event with those that it has caused; nil if it has caused none that is known.
+	// Tree is the event with its descendants; nil if no descendant is known.
 	Tree *lineage.Node
-	// Edit is what can be edited of the event; nil if it cannot.
+	// Edit is the form for the event; nil if the event cannot be edited.
 	Edit *editForm
 }
 
@@ -58,17 +58,17 @@ type fact struct {
 	Name, Value, Link string
 }
 
-// step is something that has happened to an event.
+// step is one entry in the history of an event.
 type step struct {
 	At                         time.Time
 	What, Tone, Where, Details string
 }
 
-// application is what became of an event at a consumer.
+// application is the state of an event at a consumer.
 type application struct {
 	Inbox string
 	inbox.Found
-	// Edit is what can be edited of the message; nil if it cannot.
+	// Edit is the form for the message; nil if the message cannot be edited.
 	Edit *editForm
 }
 
@@ -91,7 +91,7 @@ func (h *Handler) event(r *http.Request) (view, error) {
 	return h.eventView(r.Context(), sources[0], id)
 }
 
-// message shows the event of a message: the page of the outbox that knows it, or what the inboxes know.
+// message shows the event of a message, as the outbox knows the event, or else as the inboxes do.
 func (h *Handler) message(w http.ResponseWriter, r *http.Request) {
 	id, err := uuid.Parse(r.PathValue("id"))
 	if err != nil {
@@ -107,7 +107,7 @@ func (h *Handler) message(w http.ResponseWriter, r *http.Request) {
 	h.page(func(r *http.Request) (view, error) { return h.eventView(r.Context(), nil, id) })(w, r)
 }
 
-// eventView builds the page of an event; s is nil if no outbox knows it.
+// eventView builds the page of an event; s is nil if no outbox knows the event.
 func (h *Handler) eventView(ctx context.Context, s *outboxSource, id uuid.UUID) (view, error) {
 	p := &eventPage{ID: id}
 	if s != nil {
@@ -167,13 +167,13 @@ func (p *eventPage) findRoute(ctx context.Context, s *outboxSource) {
 	p.Stalled = slices.ContainsFunc(now.Routes, func(r outbox.StalledRoute) bool { return r.Topic == p.Found.Topic })
 }
 
-// editable tells whether a payload can be shown as it is and sent back by a form.
+// editable tells whether a form can show a payload unchanged and send it back.
 func (h *Handler) editable(payload []byte) bool {
 	return h.cfg.Payloads && len(payload) <= mostPayload && utf8.Valid(payload)
 }
 
-// offerEdits fills in the forms of edits of messages of an inbox: of those that the inbox edits by the
-// name of the consumer and the dispatch ID.
+// offerEdits fills in the edit forms of an inbox's messages. A message has a form only if the name of
+// its consumer and the dispatch ID name one message.
 func (h *Handler) offerEdits(p *eventPage, s *inboxSource) {
 	named := make(map[string]int)
 	for i := range p.Applied {
@@ -199,7 +199,7 @@ func (p *eventPage) add(at time.Time, what, tone, where, details string) {
 	}
 }
 
-// ofOutbox reads what the outbox knows of the event.
+// ofOutbox reads the event and its history in the outbox.
 func (p *eventPage) ofOutbox(ctx context.Context, s *outboxSource) {
 	found, partly, err := s.find(ctx, outbox.Query{IDs: []uuid.UUID{p.ID}, Limit: 1, Content: true})
 	p.Partly = partly
@@ -234,7 +234,7 @@ func (p *eventPage) ofOutbox(ctx context.Context, s *outboxSource) {
 	}
 }
 
-// at names a source and a relay of it.
+// at names a source and one of its relays.
 func at(source, relay string) string {
 	if relay == "" {
 		return source
@@ -257,7 +257,7 @@ func stepTone(outcome string) string {
 	return "warn"
 }
 
-// ofInbox reads what an inbox knows of the event.
+// ofInbox reads the messages of the event and their history in an inbox.
 func (p *eventPage) ofInbox(ctx context.Context, s *inboxSource) {
 	found, partly, err := s.find(ctx, inbox.Query{IDs: []uuid.UUID{p.ID}, Limit: perPage, Content: true})
 	if partly {
@@ -284,7 +284,7 @@ func (p *eventPage) ofInbox(ctx context.Context, s *inboxSource) {
 	}
 }
 
-// describe adds the facts of an event, and its content if that may be shown.
+// describe adds the facts of an event, and its content if Config.Payloads is set.
 func (h *Handler) describe(p *eventPage, e *outbox.Record) {
 	facts := []fact{
 		{"Topic", e.Topic, h.link("/events", "outbox", p.Outbox, "topic", e.Topic)},

@@ -30,13 +30,13 @@ type eventsPage struct {
 	Names   []string
 	States  []outbox.State
 	Results []eventResults
-	Asked   bool // something is searched for
+	Asked   bool // the form has a search
 }
 
 type eventResults struct {
 	Outbox string
 	Events []outbox.Found
-	// By names what the free text was found as.
+	// By names the meaning of the free text.
 	By string
 	// Next is the address of the next page, or "".
 	Next string
@@ -68,7 +68,7 @@ func (h *Handler) events(r *http.Request) (view, error) {
 	return view{Page: "events", Title: "Events", Data: p}, nil
 }
 
-// searchEvents searches an outbox, with the free text as whatever it may be.
+// searchEvents searches an outbox, for each meaning of the free text in turn.
 func (h *Handler) searchEvents(ctx context.Context, s *outboxSource, q outbox.Query, form url.Values) eventResults {
 	res := eventResults{Outbox: s.Name}
 	all := meanings(strings.TrimSpace(form.Get("q")), q)
@@ -147,8 +147,8 @@ type meaning struct {
 	last  bool
 }
 
-// meanings returns what a free text may be: a dispatch ID, its first digits, a key, a source, a
-// correlation ID or a topic. What is found first counts.
+// meanings returns the possible meanings of a free text: a dispatch ID, its first digits, a key, a
+// source, a correlation ID or a topic. The first meaning with results counts.
 func meanings(text string, q outbox.Query) []meaning {
 	var list []meaning
 	if text == "" {
@@ -175,7 +175,7 @@ func meanings(text string, q outbox.Query) []meaning {
 	return list
 }
 
-// nameOf tells what name is of an event that it has found.
+// nameOf returns the field of a found event that has the value name.
 func nameOf(name string, e *outbox.Found) string {
 	switch name {
 	case e.Key:

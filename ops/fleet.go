@@ -65,8 +65,8 @@ func (h *Handler) deferred(r *http.Request) (view, error) {
 	return view{Page: "deferred", Title: "Deferred events", Data: p}, nil
 }
 
-// routesPage lists the topics of the relays: all of them if the relays tell, else those to which they
-// cannot send.
+// routesPage lists the topics of the relays: all topics if the relays report them, otherwise the topics
+// to which relays cannot send.
 type routesPage struct {
 	Sources []routeSource
 	None    bool
@@ -76,8 +76,8 @@ type routeSource struct {
 	Outbox string
 	Routes []routeRow
 	Relays int
-	// Heal are commands that let topics go on whose events the broker refuses; Silent tells that a
-	// broker does not answer.
+	// Heal are commands for topics whose events the broker refuses. Silent tells that a broker does
+	// not answer.
 	Heal   []string
 	Silent bool
 	// Told tells that the relays report every topic.
@@ -112,9 +112,9 @@ func (h *Handler) routesPage(r *http.Request) (view, error) {
 // mostRoutes bounds the topics of an outbox that a page lists.
 const mostRoutes = 200
 
-// routeRows returns the topics that relays report, those that do not work first, and how many more there
-// are. A relay of an earlier version reports the topics that do not work only, and a report may be older
-// than the list of topics that do not work.
+// routeRows returns the topics that relays report, stalled topics first, and the number of further
+// topics. A relay of an earlier version reports only stalled topics, and a report may be older than the
+// list of stalled topics.
 func routeRows(now *outboxState) (rows []routeRow, told bool, more int) {
 	type at struct{ relay, topic string }
 	reported := make(map[at]bool)
@@ -171,7 +171,7 @@ func routeRank(s outbox.RouteState) int {
 	return slices.Index([]outbox.RouteState{outbox.RouteRefusing, outbox.RouteUnavailable, outbox.RoutePaused, outbox.RouteWorking}, s)
 }
 
-// relaysPage shows who sends the events.
+// relaysPage lists the relays of outboxes.
 type relaysPage struct {
 	Sources []relaySource
 }

@@ -56,7 +56,7 @@ func New(cfg Config) (*Handler, error) {
 	return h, nil
 }
 
-// lineages returns what follows events through the outboxes and inboxes that can be searched.
+// lineages returns the lineage of the outboxes and inboxes that can be searched.
 func (h *Handler) lineages() (*lineage.Lineage, error) {
 	c := lineage.Config{MaxDepth: 10, MaxEvents: 200}
 	for _, s := range h.outboxes {
@@ -166,8 +166,8 @@ func (h *Handler) parse() error {
 	return nil
 }
 
-// link returns the address of a page of the dashboard. The parts of the path are escaped; args are
-// names and values of its query, of which those without a value are left out.
+// link returns the address of a page of the dashboard. The parts of the path are escaped. args are names
+// and values of the query; names without a value are left out.
 func (h *Handler) link(place string, args ...any) string {
 	query := url.Values{}
 	for i := 0; i+1 < len(args); i += 2 {
@@ -187,8 +187,8 @@ func (h *Handler) eventLink(outboxName string, id fmt.Stringer) string {
 	return h.cfg.Path + "/events/" + url.PathEscape(outboxName) + "/" + id.String()
 }
 
-// render writes a page. Texts of others are shown without control characters: neither they nor marks
-// that change the direction of writing can make a page say something else.
+// render writes a page, without control characters and marks of the direction of writing. In texts from
+// outside they could change the meaning of the page.
 func (h *Handler) render(w http.ResponseWriter, r *http.Request, status int, v view) {
 	var page bytes.Buffer
 	if err := h.pages[v.Page].Execute(&page, h.framed(w, r, v)); err != nil {

@@ -32,7 +32,7 @@ type letter struct {
 
 // counted are dead letters with the same error.
 type counted struct {
-	letter // one of them; Since is that of the oldest
+	letter // an example, with Since of the oldest letter
 	count  int64
 	newest time.Time
 }
@@ -40,18 +40,18 @@ type counted struct {
 // letters is an outbox or an inbox as a place of dead letters.
 type letters interface {
 	// causes counts the dead letters by error, the most frequent first, at most mostCauses. Without a
-	// search it returns the oldest letters one by one.
+	// search, causes returns the oldest letters one by one.
 	causes(ctx context.Context) ([]counted, error)
-	// walk calls yield with dead letters, at most most of them, until yield returns false. The topic and
-	// the part of the error select, unless they are "".
+	// walk calls yield with most dead letters at most, until yield returns false. A topic and a part of
+	// the error select letters, unless they are "".
 	walk(ctx context.Context, topic, part string, most int, yield func(*letter) bool) error
-	// byID reads one event or message in any state; nil if it is not there.
+	// byID reads one event or message in any state; nil if there is none.
 	byID(ctx context.Context, id uuid.UUID, consumer string) (*letter, error)
 	redrive(ctx context.Context, s selected, reason string) ([]uuid.UUID, error)
 	discard(ctx context.Context, s selected, reason string) ([]uuid.UUID, error)
 }
 
-// selected are letters in one state, to be changed as long as they are in it.
+// selected are letters in one state. A letter in another state is not changed.
 type selected struct {
 	ids             []uuid.UUID
 	state, consumer string
@@ -209,10 +209,10 @@ func (s *inboxSource) discard(ctx context.Context, c selected, reason string) ([
 	return s.Operator.Discard(ctx, c.messages(), reason)
 }
 
-// cause is what dead letters have in common.
+// cause identifies dead letters with the same kind of error.
 type cause struct {
 	Consumer, State, Topic string
-	kind                   string // the error without what differs between letters
+	kind                   string // the error without its varying parts
 }
 
 func causeOf(l *letter) cause { return cause{l.Consumer, l.State, l.Topic, kindOf(l.Error)} }
@@ -225,7 +225,7 @@ const gap = "\x00"
 
 func kindOf(text string) string { return varying.ReplaceAllString(text, gap) }
 
-// fixed returns the longest part of the errors of a cause that is the same in all of them.
+// fixed returns the longest part that all errors of a cause have in common.
 func (c *cause) fixed() string {
 	return slices.MaxFunc(strings.Split(c.kind, gap), func(a, b string) int { return cmp.Compare(len(a), len(b)) })
 }
@@ -234,7 +234,7 @@ func (c *cause) fixed() string {
 type causeGroup struct {
 	cause
 	Example string
-	ID      uuid.UUID // of one of the letters, which names the cause in forms
+	ID      uuid.UUID // of an example, which names the cause in forms
 	Similar bool      // the errors differ in numbers
 	Count   int64
 	Oldest  time.Time
@@ -301,7 +301,7 @@ type deadPage struct {
 type deadSource struct {
 	Kind, Name string
 	Groups     []*causeGroup
-	Seen, All  int64 // letters that are grouped here, and all
+	Seen, All  int64 // letters in Groups, and all letters
 	Err        string
 }
 
@@ -339,8 +339,8 @@ func (h *Handler) dead(r *http.Request) (view, error) {
 	return view{Page: "dead", Title: "Dead letters", Data: p}, nil
 }
 
-// deadOf reads the dead letters of one source, beside the other sources: 100,000 letters take a server as
-// long as all the rest of the page.
+// deadOf reads the dead letters of one source, concurrently with the other sources: 100,000 letters
+// take a server as long as the rest of the page.
 func (h *Handler) deadOf(ctx context.Context, d *deadSource, s letters, all func() (int64, error)) {
 	var err error
 	if d.All, err = all(); err == nil {

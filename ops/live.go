@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// series are the last samples of an outbox, taken while somebody looks.
+// series are the last samples of an outbox, taken while a page is open.
 type series struct {
 	samples []sample
-	highest int64 // the highest number of an event at the last sample, or 0 if not known
+	highest int64 // the highest number of an event at the last sample, or 0 if unknown
 }
 
-// sample is the state of an outbox at one moment, with the rates since the sample before. A rate that
-// is not known is nil.
+// sample is the state of an outbox at one moment, with the rates since the sample before. An unknown
+// rate is nil.
 type sample struct {
 	At        time.Time
 	Waiting   int64
@@ -27,12 +27,12 @@ type sample struct {
 const (
 	// mostSamples is how many samples are kept: some minutes of looking.
 	mostSamples = 300
-	// longestGap is how long nobody may have looked for the samples to go on.
+	// longestGap is the longest gap between two samples of one series.
 	longestGap = time.Minute
 )
 
-// add takes a sample. The numbers of events ascend by one with each event that is written, but for
-// numbers that transactions took and rolled back: the rates are near the truth.
+// add takes a sample. Event numbers rise by one with each written event, but rolled back transactions
+// leave gaps: the rates are approximate.
 func (s *series) add(now *outboxState, highest int64) {
 	st := &now.Stats
 	next := sample{At: now.At, Waiting: st.Pending + st.Retrying + st.Following, Dead: st.Dead, Deferred: st.Deferred, Oldest: st.OldestPending}
@@ -66,7 +66,7 @@ type curves struct {
 	Delivered []*float64 `json:"delivered"`
 }
 
-// live answers with the samples of an outbox, and takes another one if the last is a second old.
+// live answers with the samples of an outbox, and takes a sample if the last sample is a second old.
 func (h *Handler) live(w http.ResponseWriter, r *http.Request) {
 	name := r.URL.Query().Get("outbox")
 	sources, err := h.outboxNamed(name)

@@ -14,7 +14,7 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// overview is the state of everything.
+// overview is the state of all outboxes and inboxes.
 type overview struct {
 	State    health.State
 	Problems []problem
@@ -22,7 +22,7 @@ type overview struct {
 	Inboxes  []inboxCard
 }
 
-// problem is something that is wrong, with the page that heals it.
+// problem is a problem in words, with a link to the page that heals it.
 type problem struct {
 	State  health.State
 	Source string
@@ -112,7 +112,7 @@ func split(text string) (health.State, string) {
 	return health.State(state), words
 }
 
-// outboxProblem says what is wrong with an outbox, and finds the page that heals it.
+// outboxProblem describes the problem of an outbox, and finds the page that heals it.
 func (h *Handler) outboxProblem(source, text string, now *outboxState) problem {
 	state, words := split(text)
 	p, st := problem{State: state, Source: source, Text: words}, &now.Stats
@@ -142,7 +142,7 @@ func (h *Handler) outboxProblem(source, text string, now *outboxState) problem {
 	return p
 }
 
-// routeWords names the topics that cannot be sent, since when, and the error if it is one topic.
+// routeWords names the topics that cannot be sent, since when, and the error of a single topic.
 func routeWords(routes []outbox.StalledRoute) string {
 	var names []string
 	longest, last := time.Duration(0), ""
@@ -172,7 +172,7 @@ const (
 	mostWords = 140
 )
 
-// plural returns a number with the word for it.
+// plural returns a number with its noun.
 func plural(n int64, one, many string) string {
 	if n == 1 {
 		return "1 " + one
@@ -180,7 +180,7 @@ func plural(n int64, one, many string) string {
 	return count(n) + " " + many
 }
 
-// inboxProblem says what is wrong with a consumer, and finds the page that heals it.
+// inboxProblem describes the problem of a consumer, and finds the page that heals it.
 func (h *Handler) inboxProblem(source, consumer, text string, c *consumerState) problem {
 	state, words := split(text)
 	p := problem{State: state, Source: consumer, Text: words}

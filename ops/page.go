@@ -20,18 +20,18 @@ import (
 type view struct {
 	Page  string // the name of the template
 	Title string
-	// Live has the page read again while it is open.
+	// Live pages are read again while they are open.
 	Live bool
 	Data any
 }
 
-// frame is what the layout shows around a page.
+// frame is a page with the data of the layout around it.
 type frame struct {
 	view
 	Site    string
 	Path    string
 	Assets  string
-	Theme   string // "dark", "light", or "" for that of the system
+	Theme   string // "dark", "light", or "" for the theme of the system
 	User    string
 	Mayact  bool
 	Nav     []navItem
@@ -46,10 +46,10 @@ type frame struct {
 type navItem struct {
 	Name, Link string
 	Current    bool
-	Count      int64 // of what waits for an operator there
+	Count      int64 // how much on the page waits for an operator
 }
 
-// notice tells what a change has done.
+// notice is the result of a change.
 type notice struct {
 	Text string `json:"text"`
 	Bad  bool   `json:"bad"`
@@ -91,7 +91,7 @@ const (
 	noticeCookie = "boxpair_done"
 )
 
-// framed adds to a page what all pages have. It takes the notice of the last change from its cookie.
+// framed adds the layout's data to a page, and takes the notice of the last change from its cookie.
 func (h *Handler) framed(w http.ResponseWriter, r *http.Request, v view) frame {
 	who := visitorOf(r.Context())
 	f := frame{
@@ -168,7 +168,7 @@ func (h *Handler) setCookie(w http.ResponseWriter, r *http.Request, name, value 
 	})
 }
 
-// back sends the browser to the page that it came from: one of the dashboard.
+// back sends the browser back to its last page of the dashboard.
 func (h *Handler) back(w http.ResponseWriter, r *http.Request) {
 	to := r.PostFormValue("back")
 	if !strings.HasPrefix(to, "/") || strings.HasPrefix(to, "//") || strings.ContainsAny(to, "\\\r\n") {
@@ -272,7 +272,7 @@ func upper(s string) string {
 	return strings.ToUpper(s[:1]) + s[1:]
 }
 
-// word returns the name of a state as it is shown.
+// word returns the displayed name of a state.
 func word(state any) string { return strings.ReplaceAll(fmt.Sprint(state), "_", " ") }
 
 // tone returns the class of a state: its colour stands beside its name, never alone.
@@ -301,7 +301,7 @@ func rate(perSecond *float64) string {
 	return strconv.FormatFloat(*perSecond, 'f', 1, 64)
 }
 
-// verb names a redrive of what is in a state.
+// verb names the redrive from a state.
 func verb(state any) string {
 	switch fmt.Sprint(state) {
 	case "retrying":

@@ -80,8 +80,8 @@ func (h *Handler) beginPause(ctx context.Context, r *request) (notice, error) {
 	return notice{Text: upper(string(p.Kind)) + " " + p.Name + " is paused. Nothing is lost meanwhile."}, nil
 }
 
-// isStoreError tells whether an error wraps another one, as those of a database do; the errors about
-// what was asked for are joined.
+// isStoreError tells whether an error wraps one error, as errors of a database do. Errors about the
+// fields of a pause are joined.
 func isStoreError(err error) bool {
 	inner := errors.Unwrap(err)
 	_, joined := inner.(interface{ Unwrap() []error })

@@ -20,7 +20,7 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// fresh is how long the state of a source is kept, so that many who look cost as much as one.
+// fresh is how long the state of a source is kept, so that many users cost as much as one user.
 const fresh = time.Second
 
 // outboxSource is an outbox with its state as last read.
@@ -41,11 +41,11 @@ type outboxState struct {
 	Stats  outbox.Stats
 	Routes []outbox.StalledRoute
 	Pauses []control.Pause
-	// Relays are the visible relays; nil if no part tells of them.
+	// Relays are the visible relays; nil if no part lists relays.
 	Relays []outbox.Relay
 }
 
-// Fleet is an optional part of an outbox that tells of its relays one by one.
+// Fleet is an optional part of an outbox that lists its relays.
 type Fleet interface {
 	// ListRelays reads the visible relays, by name.
 	ListRelays(ctx context.Context) ([]outbox.Relay, error)
@@ -65,13 +65,13 @@ type MessageEditor interface {
 	Edit(ctx context.Context, consumer string, id uuid.UUID, reason string, edit func(c *consumer.Content) error) (uuid.UUID, error)
 }
 
-// Handlers is an optional part of an inbox that tells which processes handle messages.
+// Handlers is an optional part of an inbox that lists the handlers of all processes.
 type Handlers interface {
-	// ListHandlers reads what processes tell of their handlers, by consumer and process.
+	// ListHandlers reads the processes' reports of their handlers, by consumer and process.
 	ListHandlers(ctx context.Context) ([]inbox.RunningHandler, error)
 }
 
-// told returns what a part of a source has answered; nothing if its store cannot answer.
+// told returns the answer of a part of a source, or nil if the store cannot answer.
 func told[T any](list []T, err error) ([]T, error) {
 	if errors.Is(err, errors.ErrUnsupported) {
 		return nil, nil
@@ -97,14 +97,14 @@ func (s *outboxSource) last() outboxState {
 	return s.state
 }
 
-// forget has the next look read the state, since it was changed.
+// forget lets the next look read the state, which has changed.
 func (s *outboxSource) forget() {
 	s.mu.Lock()
 	s.state.At = time.Time{}
 	s.mu.Unlock()
 }
 
-// read returns the state, at most a second old. Those who ask at once wait for one answer.
+// read returns the state, at most a second old. Concurrent calls wait for one answer.
 func (s *outboxSource) read(ctx context.Context) (outboxState, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -137,7 +137,7 @@ func (s *outboxSource) read(ctx context.Context) (outboxState, error) {
 	return now, nil
 }
 
-// highest returns the highest number of an event, or 0 if that is not known.
+// highest returns the highest number of an event, or 0 if the number is unknown.
 func (s *outboxSource) highest(ctx context.Context) (int64, error) {
 	if s.search == nil {
 		return 0, nil
@@ -157,19 +157,19 @@ func (st *outboxState) report(check *health.Check) health.Report {
 	return check.Routes(check.Outbox(st.Stats), st.Routes)
 }
 
-// Registry is an optional part of an inbox that names its consumers, also those without a handler in
-// this process. The auditors of this library are registries.
+// Registry is an optional part of an inbox that names its consumers, also consumers without a handler
+// in this process. The auditors of this library are registries.
 type Registry interface {
 	// Consumers reads the registered consumers.
 	Consumers(ctx context.Context) ([]audit.Consumer, error)
 }
 
-// Counts is an optional part of an inbox that counts what waits for a consumer. The stores of this
-// library are counts.
+// Counts is an optional part of an inbox that counts the waiting messages and effects of a consumer.
+// The stores of this library implement Counts.
 type Counts interface {
 	// InboxStats counts the parked messages of a consumer.
 	InboxStats(ctx context.Context, consumer int) (inbox.Stats, error)
-	// EffectStats counts the effects of a consumer that are not done.
+	// EffectStats counts the unfinished effects of a consumer.
 	EffectStats(ctx context.Context, consumer int) (inbox.EffectStats, error)
 }
 
@@ -191,7 +191,7 @@ type inboxState struct {
 	At        time.Time
 	Consumers []consumerState
 	Pauses    []control.Pause
-	// Handlers are the handlers of all processes; nil if no part tells of them.
+	// Handlers are the handlers of all processes; nil if no part lists handlers.
 	Handlers []inbox.RunningHandler
 }
 
@@ -262,7 +262,7 @@ func (s *inboxSource) read(ctx context.Context) (inboxState, error) {
 // mostConsumers bounds how many registered consumers are counted for one look.
 const mostConsumers = 100
 
-// list reads the consumers of this process, and the registered ones, by name.
+// list reads the consumers of this process and the registered consumers, by name.
 func (s *inboxSource) list(ctx context.Context) ([]consumerState, error) {
 	here, err := s.Operator.Stats(ctx)
 	if err != nil {

@@ -19,7 +19,6 @@
 // this library implement [Sender], which reports a [Result] for every message. Only [Confirmed] lets
 // an event leave the outbox.
 //
-// A relay can also publish to any other Watermill publisher. It then publishes the messages of a
-// failed batch again one by one, and the outcome is as good as the meaning of that publisher's
-// errors.
+// A relay can also publish to any other Watermill publisher. The relay then publishes the messages of
+// a failed batch again one by one, and the outcome is only as reliable as the publisher's errors.
 package transport

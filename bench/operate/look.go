@@ -20,8 +20,8 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// most is the longest time from the start of a command, beyond that of one that does nothing, or from
-// a request, to the first output.
+// most is the longest time to the first output, from a request, or from the start of a command, less
+// the time of an idle command.
 const most = 100 * time.Millisecond
 
 // patience is how long a measurement waits for the first output.
@@ -35,7 +35,7 @@ type timing struct {
 
 func (t *timing) median() time.Duration { return slices.Sorted(slices.Values(t.times))[len(t.times)/2] }
 
-// rows finds places in the data that the commands and pages ask for.
+// rows finds rows in the data for the commands and pages.
 type rows struct{ delivered, pending, deferred, dead, effect, key, request string }
 
 func find(ctx context.Context, pool *pgxpool.Pool) (r rows, err error) {
@@ -48,8 +48,8 @@ func find(ctx context.Context, pool *pgxpool.Pool) (r rows, err error) {
 	return r, err
 }
 
-// commands are all commands that read much or little. Those that change get --dry-run; out, in and both
-// stand for the databases, and the words of a command are separated by a blank.
+// commands are all commands that read much or little. Commands that change rows get --dry-run. out, in
+// and both stand for the databases, and the words of a command are separated by a blank.
 func (r *rows) commands() []string {
 	of := strings.NewReplacer("DELIVERED", r.delivered, "PENDING", r.pending, "DEFERRED", r.deferred, "DEAD", r.dead, "EFFECT", r.effect, "KEY", r.key, "REQUEST", r.request)
 	var list []string
@@ -128,7 +128,7 @@ func (r *rows) pages(name string) []string {
 	}
 }
 
-// look times all commands and pages, and prints a table. The error names those that take too long.
+// look times all commands and pages, and prints a table. The error names slow commands and pages.
 func look(ctx context.Context, program string, pool *pgxpool.Pool, address string, cfg Config) error {
 	r, err := find(ctx, pool)
 	if err != nil {
@@ -136,7 +136,7 @@ func look(ctx context.Context, program string, pool *pgxpool.Pool, address strin
 	}
 	none := timing{name: "version"}
 	var all []timing
-	for range 4 * cfg.Runs { // the mean of no work is the base of all others
+	for range 4 * cfg.Runs { // the mean of an idle command is the base of all times
 		if err := none.add(ctx, program, "version"); err != nil {
 			return err
 		}
@@ -148,7 +148,7 @@ func look(ctx context.Context, program string, pool *pgxpool.Pool, address strin
 			continue
 		}
 		t := timing{name: line}
-		for range cfg.Runs + 1 { // the first one fills the caches
+		for range cfg.Runs + 1 { // the first run fills the caches
 			if err := t.add(ctx, program, strings.Fields(databases.Replace(line))...); err != nil {
 				return fmt.Errorf("%s: %w", line, err)
 			}
@@ -207,7 +207,7 @@ func (t *timing) add(ctx context.Context, program string, args ...string) error 
 		err = errors.New(string(first[:n]))
 	}
 	if ctx.Err() != nil || errors.Is(err, io.EOF) {
-		err = nil // how long it took is said, also if it says nothing
+		err = nil // the time counts also without output
 	}
 	cancel()
 	go func() { _, _ = io.Copy(io.Discard, r) }()

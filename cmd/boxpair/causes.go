@@ -14,7 +14,7 @@ import (
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
-// cause is what dead events or messages have in common.
+// cause is the common cause of dead events or messages.
 type cause struct {
 	Database string    `json:"database"`
 	Consumer string    `json:"consumer,omitempty"`
@@ -27,7 +27,7 @@ type cause struct {
 	Example  uuid.UUID `json:"example"`
 }
 
-// causes reads what the selected letters of a database have in common, the most frequent first.
+// causes reads the causes of the selected letters of a database, the most frequent first.
 func (q *selection) causes(ctx context.Context, s *operators) ([]cause, error) {
 	var list []cause
 	if s.isInbox {
@@ -70,7 +70,7 @@ func (l *letters) listCauses(ctx context.Context, p *process) error {
 	return g.print(p.stdout)
 }
 
-// allCauses reads the causes of all databases, at once. It soon says so if that takes long.
+// allCauses reads the causes of all databases, at once. It soon says so if the read takes long.
 func (l *letters) allCauses(ctx context.Context, p *process) ([]cause, error) {
 	type result struct {
 		list []cause

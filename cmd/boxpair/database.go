@@ -30,7 +30,7 @@ type target struct {
 	schema, prefix string
 }
 
-// errURL quotes nothing of the URL: the text that a parser cannot parse may be the password.
+// errURL quotes no part of the URL: the text that a parser cannot parse may be the password.
 var errURL = errors.New("want postgres://user:password@host:port/database, mysql://user:password@host:port/database or sqlite:path, " +
 	"with reserved characters of user and password percent-encoded")
 
@@ -115,7 +115,7 @@ func shownURL(text string) string {
 // encoded writes a space as %20: PostgreSQL takes a plus in a parameter for a plus.
 func encoded(query url.Values) string { return strings.ReplaceAll(query.Encode(), "+", "%20") }
 
-// user is the name of the operator as the database knows it, or the name of the process's user.
+// user is the name of the operator in the database, or the name of the process's user.
 func (t *target) user() string {
 	switch {
 	case t.pool != nil:
@@ -165,7 +165,7 @@ func reachable(ctx context.Context, pool *pgxpool.Pool) error {
 	return err
 }
 
-// places holds the schema and prefix of tables whose URL names neither.
+// places holds the schema and prefix of tables for URLs without them.
 type places struct{ schema, prefix string }
 
 func (p *places) define(s *settings) {

@@ -122,7 +122,7 @@ func (d *databases) target(i int) (setting string, t *target) {
 	return "inbox", &d.inboxes[i-len(d.outboxes)]
 }
 
-// named tells s how its database is named.
+// named sets the names of the database of s.
 func (s *operators) named(setting string, t *target, p *places) {
 	s.isInbox, s.name, s.user, s.target, s.places = setting == "inbox", p.label(t), t.user(), t, p
 	s.parts = append(s.parts, registry{s})
@@ -135,7 +135,7 @@ type registry struct{ s *operators }
 func (r registry) Consumers(ctx context.Context) ([]audit.Consumer, error) { return r.s.consumers(ctx) }
 
 // each calls do for each database, the outboxes first. The error names the database. With all, the
-// errors of the databases are joined; without, the first one ends the work.
+// errors of the databases are joined; without all, the first error ends the work.
 func (d *databases) each(ctx context.Context, all bool, do func(s *operators) error) error {
 	failed := d.connect(ctx)
 	var errs []error

@@ -81,8 +81,8 @@ func (d *declaration) run(ctx context.Context, p *process) (int, error) {
 	return exitOK, ctx.Err()
 }
 
-// spelt refuses names that the given databases do not know, unless the operator says that they are new.
-// A database that cannot be asked keeps nobody from declaring a queue.
+// spelt refuses names that the given databases do not know, unless the operator confirms them. A queue
+// may be declared even if a database cannot be read.
 func (d *declaration) spelt(ctx context.Context, p *process) error {
 	if d.fresh {
 		return nil

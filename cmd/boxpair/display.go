@@ -56,7 +56,7 @@ func (d *display) fact(p *process, name string, value any) {
 	}
 }
 
-// fate prints what becomes of an event or a message that is parked, with attempts and operators' changes.
+// fate prints the state of a parked event or message, with attempts and operators' changes.
 func (d *display) fate(p *process, next *time.Time, attempts int, lastError, reason string, all []history) {
 	if next != nil {
 		d.fact(p, "next attempt", instant(*next, ""))
@@ -75,7 +75,7 @@ type column struct {
 	head string
 	// wide columns are printed with --wide only.
 	wide bool
-	// flexible columns share the space that the others leave; longer texts are cut off.
+	// flexible columns share the space that other columns leave; longer texts are cut off.
 	flexible bool
 	// number columns are aligned right.
 	number bool

@@ -121,7 +121,7 @@ func (e *examination) run(ctx context.Context, p *process) (int, error) {
 	return e.print(p, found)
 }
 
-// named puts the URL of the database that a finding is about into the commands of its remedy.
+// named puts the URL of a finding's database into the commands of the remedy.
 func (e *examination) named(subject, remedy, setting string, list []target) string {
 	for i := range list {
 		if label := plain(e.places.label(&list[i])); subject == label || strings.HasPrefix(subject, label+": ") {
@@ -131,7 +131,7 @@ func (e *examination) named(subject, remedy, setting string, list []target) stri
 	return remedy
 }
 
-// open opens a database for the doctor, who says if it cannot be reached.
+// open opens a database for the doctor, who reports an unreachable database.
 func (e *examination) open(ctx context.Context, t *target) (doctor.Database, func(), error) {
 	schema, prefix := e.places.of(t)
 	d := doctor.Database{Name: e.places.label(t), Prefix: prefix}

@@ -108,7 +108,7 @@ func (e *entries) define(s *settings) {
 	e.display.define(s)
 }
 
-// selectEffects declares the settings that select effects by other than their keys.
+// selectEffects declares the settings that select effects, except for their keys.
 func selectEffects(e *entries, s *settings) {
 	f := &e.chosen
 	s.add("id", envOf("id"), "ID", "the dispatch ID of an effect's message, or its first eight digits or more. May be given several times.", true, rangesTo(&e.ids))
@@ -236,7 +236,7 @@ func resolveEffect(ctx context.Context, e *entries, p *process) error {
 	})
 }
 
-// unresolved returns the reason why nothing was resolved.
+// unresolved returns the reason why no effect was resolved.
 func (e *entries) unresolved(ctx context.Context, s *operators) error {
 	list, err := e.read(ctx, s)
 	switch {

@@ -182,8 +182,8 @@ func (v *viewing) table(all []seenEvent, ids []uuid.UUID, p *process) *grid {
 	return g
 }
 
-// tail prints the events that are written from now on. An event whose transaction commits after one
-// with a higher number is found as long as it is among the latest of a look.
+// tail prints the events that are written from now on. An event that commits later than an event with a
+// higher number is found as long as the event is among the latest events.
 func (v *viewing) tail(ctx context.Context, p *process) (int, error) {
 	const look = 200
 	printed := make([]map[uuid.UUID]int, len(v.outboxes)) // with the round in which an event was seen last

@@ -15,7 +15,7 @@ import (
 	"github.com/boxpair/boxpair/transport/amqp"
 )
 
-// sight is what the databases know of one dispatch ID.
+// sight is the knowledge of the databases about one dispatch ID.
 type sight struct {
 	ID     uuid.UUID     `json:"id"`
 	Done   bool          `json:"done"` // the event has left the outboxes, and nothing of it waits in an inbox
@@ -25,7 +25,7 @@ type sight struct {
 	Broker string        `json:"broker_error,omitempty"` // why the broker was not asked
 	Heal   []string      `json:"heal"`                   // commands, in the order in which they help; never null
 
-	// earlier and later are delivered events of the topic around this one, to know who gets the topic.
+	// earlier and later are delivered events of the topic around the event; their consumers get the topic.
 	earlier, later []uuid.UUID
 }
 
@@ -126,10 +126,10 @@ func (o origin) broker() string {
 	return o.flag()
 }
 
-// quoted quotes a word for a shell, if it needs that.
+// quoted quotes a word for a shell where necessary.
 func quoted(word string) string { return text.Quoted(plain(word)) }
 
-// look reads what the databases know of dispatch IDs, in the order of ids.
+// look reads the sights of dispatch IDs, in the order of ids.
 func (x *explainer) look(ctx context.Context, ids []uuid.UUID) ([]sight, error) {
 	all := make([]sight, len(ids))
 	at := make(map[uuid.UUID]*sight)
@@ -265,7 +265,7 @@ func (x *explainer) messages(ctx context.Context, s *operators, ids []uuid.UUID,
 	return nil
 }
 
-// errNothing is returned if no database knows what is asked for.
+// errNothing is returned if no database knows the requested event.
 var errNothing = errors.New("no given database knows an event or message by this ID, key, source or correlation ID")
 
 // named returns the dispatch IDs that text names: an ID, its first digits, or a key, source or correlation
@@ -306,7 +306,7 @@ func (x *explainer) named(ctx context.Context, text string) ([]uuid.UUID, error)
 		if s.isInbox {
 			return nil
 		}
-		for i, q := range queries { // what an earlier query finds in any database counts
+		for i, q := range queries { // the first query with results, in any database, counts
 			q.Limit = mostNamed
 			found, err := s.events.Search(ctx, q)
 			if err != nil {
@@ -319,7 +319,7 @@ func (x *explainer) named(ctx context.Context, text string) ([]uuid.UUID, error)
 				queries, ids = queries[:i+1], nil
 				clear(known)
 			}
-			for i := range slices.Backward(found.Events) { // the first of a key holds up the others
+			for i := range slices.Backward(found.Events) { // the first event of a key holds up the rest
 				add(found.Events[i].ID)
 			}
 			return nil
@@ -332,7 +332,7 @@ func (x *explainer) named(ctx context.Context, text string) ([]uuid.UUID, error)
 	return nil, errNothing
 }
 
-// numbered selects the event with a number, if text is one.
+// numbered selects the event with a number, if text is a number.
 func numbered(text string) (q outbox.Query) {
 	if n, err := strconv.ParseInt(text, 10, 64); err == nil && n > 0 {
 		q.Seqs = []int64{n}

@@ -18,8 +18,8 @@ const (
 	contextsSetting = "contexts"
 )
 
-// readFile reads the settings in the configuration file, except for those in given: first the
-// settings of the context, then those beside it.
+// readFile reads the settings in the configuration file that are not in given: first the settings of
+// the context, then the settings of the top level.
 func (s *settings) readFile(given map[string]bool) error {
 	root, err := s.openFile()
 	if err != nil || root == nil {
@@ -59,7 +59,7 @@ func (s *settings) readFile(given map[string]bool) error {
 	return errors.Join(append(errs, s.readSettings(rest, given))...)
 }
 
-// openFile reads the configuration file. It returns nil if there is none, or nothing in it.
+// openFile reads the configuration file. It returns nil if the file is missing or empty.
 func (s *settings) openFile() (*yaml.Node, error) {
 	standard := s.file == ""
 	if standard {
@@ -89,7 +89,7 @@ func (s *settings) openFile() (*yaml.Node, error) {
 	return root, nil
 }
 
-// readSettings sets the settings of a mapping, except for those in given.
+// readSettings sets the settings of a mapping that are not in given.
 func (s *settings) readSettings(root *yaml.Node, given map[string]bool) error {
 	var errs []error
 	seen := make(map[string]bool)
@@ -105,8 +105,8 @@ func (s *settings) readSettings(root *yaml.Node, given map[string]bool) error {
 	return errors.Join(errs...)
 }
 
-// setFrom sets one setting of the file, unless a flag or variable has set it. A setting of other
-// commands only is skipped: one file may serve several commands.
+// setFrom sets one setting of the file, unless a flag or variable has set it. A setting that only other
+// commands have is skipped: one file may serve several commands.
 func (s *settings) setFrom(name string, value *yaml.Node, again, given bool) error {
 	var mine *setting
 	for i := range s.list {

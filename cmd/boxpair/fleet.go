@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// fleet reads the relays one by one. It returns none if the role may not read their reports.
+// fleet reads the relays. It returns no relays if the role may not read their reports.
 func fleet(ctx context.Context, s *operators) ([]relayStatus, error) {
 	relays, err := s.outbox.ListRelays(ctx)
 	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == "42501" {

@@ -92,7 +92,7 @@ type suppressed struct {
 	Since     time.Time `json:"since"` // the start of the oldest process
 }
 
-// suppressedBy returns what the processes of a consumer have suppressed, or nil if none reports.
+// suppressedBy counts the copies that the processes of a consumer have suppressed; nil without a report.
 func suppressedBy(consumer string, list []inbox.RunningHandler) *suppressed {
 	var sum *suppressed
 	for i := range list {
@@ -111,8 +111,8 @@ func suppressedBy(consumer string, list []inbox.RunningHandler) *suppressed {
 	return sum
 }
 
-// explainCopies tells what is known of further copies: which events were confirmed again, and, of all
-// messages of a consumer together, how many copies it has suppressed.
+// explainCopies tells which events were confirmed again, and how many copies of all messages together a
+// consumer has suppressed.
 func explainCopies(say func(about, format string, args ...any), one *sight) {
 	for i := range one.Events {
 		if n := len(one.Events[i].Deliveries); n > 1 {

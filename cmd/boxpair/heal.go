@@ -15,11 +15,11 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// mostSteps bounds how many events that wait for each other are followed.
+// mostSteps bounds how far a chain of waiting events is followed.
 const mostSteps = 10
 
-// healEvent returns the commands that let an event go on: for the event that it waits for, if it
-// waits for one.
+// healEvent returns the commands that let an event go on, or the event for which the event waits, if
+// there is one.
 func (x *explainer) healEvent(ctx context.Context, s *operators, e *outbox.Found, pauses []control.Pause) ([]string, error) {
 	for range mostSteps {
 		if e.WaitsFor == 0 {
@@ -66,7 +66,7 @@ func (x *explainer) due(at time.Time) string {
 	return x.when(at)
 }
 
-// healRoute returns what lets a relay send a pending event.
+// healRoute returns the commands that let a relay send a pending event.
 func (x *explainer) healRoute(ctx context.Context, s *operators, e *outbox.Found) ([]string, error) {
 	if strings.Contains(e.Why, "no relay owns") || strings.Contains(e.Why, "has expired") {
 		flags := x.flag(s)
@@ -103,11 +103,11 @@ func (x *explainer) healRoute(ctx context.Context, s *operators, e *outbox.Found
 	return nil, err
 }
 
-// slow is from which age on an event is not on its way any more: a relay with a route to the broker sends
+// slow is the age from which on a pending event is held up: a relay with a route to the broker sends
 // within milliseconds.
 const slow = 10 * time.Second
 
-// meant returns a comment on a pause: somebody had a reason.
+// meant returns a comment with the author and the reason of a pause.
 func meant(p *control.Pause) string {
 	return "   # paused by " + plain(p.By) + ": " + clipped(p.Reason)
 }

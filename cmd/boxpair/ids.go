@@ -13,7 +13,7 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// idRange is a dispatch ID, or all that begin with some digits.
+// idRange is a dispatch ID, or all dispatch IDs that begin with some digits.
 type idRange struct {
 	from, to uuid.UUID
 	text     string

@@ -223,8 +223,8 @@ func subcommand(c *cobra.Command, args []string) error {
 
 func helpOnly(c *cobra.Command, _ []string) error { return c.Help() }
 
-// singleDash refuses -outbox: flags of more than one letter begin with two dashes. Without it,
-// -outbox would be -o with the value utbox.
+// singleDash refuses -outbox: flags of more than one letter begin with two dashes. Otherwise -outbox
+// would be -o with the value utbox.
 func singleDash(args []string) error {
 	for _, arg := range args {
 		if arg == "--" {

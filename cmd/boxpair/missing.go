@@ -12,13 +12,13 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// mostNeighbours is in how many events of a topic before and after an event its consumers are looked for.
+// mostNeighbours is how many events of a topic before and after an event are searched for consumers.
 const mostNeighbours = 10
 
-// missingState is the state of a message that a consumer is expected to have, and does not have.
+// missingState is the state of an expected message that a consumer does not have.
 const missingState = "missing"
 
-// neighbours returns delivered events of e's topic: those before e, and those that followed its delivery.
+// neighbours returns delivered events of e's topic: events before e, and events delivered after e.
 func neighbours(ctx context.Context, s *operators, e *outbox.Found) (earlier, later []uuid.UUID, err error) {
 	q := outbox.Query{Topic: e.Topic, States: []outbox.State{outbox.DeliveredState}, Before: e.Seq, Limit: mostNeighbours}
 	found, err := s.events.Search(ctx, q)
@@ -38,12 +38,12 @@ func neighbours(ctx context.Context, s *operators, e *outbox.Found) (earlier, la
 	return earlier, later, err
 }
 
-// overtaking is how much later an event is delivered whose handling tells of earlier ones: handlers run
-// at once, and their messages overtake each other.
+// overtaking is how much later than e an event is delivered whose handling shows that e is late:
+// handlers run at once, and their messages overtake each other.
 const overtaking = 5 * time.Second
 
-// missing adds the consumers that have handled earlier events of the topic and have no message of this
-// one. The inbox knows nothing of a message that waits at the broker, or whose handler is at work.
+// missing adds the consumers that have handled earlier events of the topic and have no message of the
+// event. The inbox has no row of a message that waits at the broker, or whose handler is at work.
 func (x *explainer) missing(ctx context.Context, s *operators, one *sight) error {
 	if len(one.earlier) == 0 {
 		return nil

@@ -14,7 +14,7 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// lookedAt is in how many of the latest events topics are looked for.
+// lookedAt is how many of the latest events are searched for topics.
 const lookedAt = 1000
 
 // vocabulary holds the names that databases know, to find misspelt ones.
@@ -74,7 +74,7 @@ func (v *vocabulary) hasTopic(ctx context.Context, s *operators, pattern string)
 	return len(found.Events) > 0, err
 }
 
-// unknown says in words that no name of a kind is known under a name or pattern, or returns "".
+// unknown says in words that a name or pattern of a kind is unknown, or returns "".
 func (v *vocabulary) unknown(ctx context.Context, s *operators, kind control.Kind, name string) (string, error) {
 	switch kind {
 	case control.Topic:
@@ -104,8 +104,8 @@ func noConsumer(name string, known []string) string {
 	return "no consumer " + name + " has registered yet" + nearest(name, known)
 }
 
-// misspelt says if no database knows the topic or the consumer by which nothing was found; "" is not
-// looked for. Nothing is said if a database does not tell: the search itself has succeeded.
+// misspelt says if no database knows the topic or the consumer of a search without results; "" is not
+// looked up. It is silent if a database cannot be read: the search itself has succeeded.
 func (d *databases) misspelt(ctx context.Context, out io.Writer, topic, consumer string) {
 	if topic+consumer == "" {
 		return

@@ -22,7 +22,7 @@ import (
 // flushTimeout bounds the sending of the last spans at the end.
 const flushTimeout = 5 * time.Second
 
-// measure sets up metrics and traces of the relays, as far as they are asked for.
+// measure sets up metrics and traces of the relays, as far as the settings ask for them.
 func (r *relaying) measure(c *crew, log *slog.Logger) error {
 	metrics := r.metrics && r.listen != ""
 	if !metrics && !r.traces {
@@ -60,7 +60,7 @@ func (r *relaying) measure(c *crew, log *slog.Logger) error {
 	return nil
 }
 
-// within ends a part of the telemetry. What cannot be sent in time is lost.
+// within ends a part of the telemetry. Data that cannot be sent in time is lost.
 func within(end func(context.Context) error) {
 	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
 	defer cancel()

@@ -91,7 +91,7 @@ func nameTo(to *string) func(text string) error {
 	}
 }
 
-// future returns a function that sets a time which is not over.
+// future returns a function that sets a time in the future.
 func future(to *time.Time) func(text string) error {
 	return func(text string) error {
 		at, err := timeOf(text)
@@ -106,7 +106,7 @@ func future(to *time.Time) func(text string) error {
 	}
 }
 
-// choose checks the settings against each other, and sets what is paused.
+// choose checks the settings against each other, and sets the kind and name of the pause.
 func (p *pausing) choose() error {
 	var errs []error
 	switch { // a context names both sides
@@ -180,7 +180,7 @@ func (p *pausing) beginAt(ctx context.Context, side ops.Pauser, out io.Writer) e
 	if err != nil {
 		return err
 	}
-	list, err := side.Pauses(ctx) // it knows the database's user
+	list, err := side.Pauses(ctx) // with the database's user
 	for i := range list {
 		if list[i].Kind == p.pause.Kind && list[i].Name == p.pause.Name {
 			fmt.Fprintln(out, plain(list[i].String()))
@@ -189,8 +189,8 @@ func (p *pausing) beginAt(ctx context.Context, side ops.Pauser, out io.Writer) e
 	return err
 }
 
-// spelt says if the database does not know the name that is paused, and asks on a terminal whether it
-// is right. A database that does not tell its names keeps nobody from a pause.
+// spelt says if the database does not know the paused name, and on a terminal asks for confirmation. A
+// pause may begin even if the names of the database cannot be read.
 func (p *pausing) spelt(ctx context.Context, s *operators, proc *process) error {
 	var known vocabulary
 	err := known.learn(ctx, s)

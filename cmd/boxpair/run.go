@@ -32,7 +32,7 @@ The exit status is 1 if events were left or --within was over.`,
 
 const drainTime = time.Minute
 
-// drain sends what waits, once.
+// drain sends the waiting events once.
 func (r *relaying) drain(ctx context.Context, p *process, within time.Duration) (int, error) {
 	if err := r.check(); err != nil {
 		return exitFailed, err
@@ -48,7 +48,7 @@ func (r *relaying) drain(ctx context.Context, p *process, within time.Duration) 
 	defer cancel()
 	var sum relay.Report
 	var errs []error
-	for i, one := range c.relays { // one after another: each has the whole window
+	for i, one := range c.relays { // one after another: each relay has the whole window
 		report, err := one.RunOnce(bounded)
 		sum.Delivered, sum.Failed, sum.Dead, sum.Left = sum.Delivered+report.Delivered, sum.Failed+report.Failed, sum.Dead+report.Dead, sum.Left+report.Left
 		if err != nil {

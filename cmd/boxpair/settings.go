@@ -141,7 +141,7 @@ func (s *settings) duration(to *time.Duration, name, usage string) {
 	})
 }
 
-// period parses a duration. It may begin with a number of days: 7d, or 1d12h.
+// period parses a duration, which may begin with a number of days: 7d, or 1d12h.
 func period(text string) (time.Duration, error) {
 	number, rest, found := strings.Cut(text, "d")
 	if !found {
@@ -194,8 +194,8 @@ func (s *settings) urls(to *[]target, name, usage string) {
 	})
 }
 
-// complete reads the environment for settings without a flag, then the configuration file for
-// settings without either.
+// complete reads the environment for settings without a flag, then the configuration file for the
+// remaining settings.
 func (s *settings) complete() error {
 	given := make(map[string]bool)
 	s.flags.VisitAll(func(f *pflag.Flag) { given[f.Name] = f.Changed })

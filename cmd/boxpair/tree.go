@@ -93,8 +93,8 @@ func (b *branching) run(ctx context.Context, p *process) (int, error) {
 	return b.follow(ctx, p, l, id)
 }
 
-// root returns the dispatch ID of the one event that is asked for: by ID, by its first digits, by key,
-// source or correlation ID.
+// root returns the dispatch ID of the requested event, given by ID, by first digits of the ID, by key,
+// by source or by correlation ID.
 func (b *branching) root(ctx context.Context) (uuid.UUID, error) {
 	x := &explainer{databases: b.databases}
 	ids, err := x.named(ctx, b.asked[0])
@@ -111,7 +111,7 @@ func (b *branching) root(ctx context.Context) (uuid.UUID, error) {
 	return ids[0], nil
 }
 
-// expect adds the consumers that have earlier events of the topic of an event, and not this one.
+// expect adds the consumers that have earlier events of an event's topic, but not the event.
 func (b *branching) expect(ctx context.Context, id uuid.UUID) error {
 	seen, err := (&explainer{databases: b.databases}).look(ctx, []uuid.UUID{id})
 	if err != nil || len(seen[0].Events) == 0 {
@@ -128,7 +128,7 @@ func (b *branching) expect(ctx context.Context, id uuid.UUID) error {
 	return nil
 }
 
-// follow waits if that is asked for, and prints the tree.
+// follow waits with --wait until the tree is done, and prints the tree.
 func (b *branching) follow(ctx context.Context, p *process, l *lineage.Lineage, id uuid.UUID) (int, error) {
 	if b.wait > 0 {
 		bounded, cancel := context.WithTimeout(ctx, b.wait)

@@ -110,8 +110,8 @@ func (u *looks) handler(all []*operators, log *slog.Logger) (http.Handler, error
 	return ops.New(c)
 }
 
-// addressed returns a short name for each database, which can stand in an address: that of the database
-// or of the file, with a number where an earlier one of its side has the same.
+// addressed returns a short name for each database that can stand in an address: the name of the database
+// or of the file, with a number if an earlier database of its side has the same name.
 func addressed(all []*operators) []string {
 	names, taken := make([]string, len(all)), make(map[string]int)
 	for i, s := range all {

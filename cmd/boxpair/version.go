@@ -23,8 +23,8 @@ var version = command{
 	},
 }
 
-// release is the version of a build that does not see the repository, such as that of the Dockerfile:
-// -ldflags "-X main.release=v1.0.0". If it is "", the version is that of the module.
+// release is the version of a build without the repository, such as the build of the Dockerfile:
+// -ldflags "-X main.release=v1.0.0". If release is "", the version is the version of the module.
 var release string
 
 func versionText() string {

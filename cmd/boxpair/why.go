@@ -44,7 +44,7 @@ func lookCommand(name, summary, details string, define func(s *settings, x *expl
 	}
 }
 
-// asked reads what the databases know of the texts.
+// asked reads the sights of the IDs that texts name.
 func (x *explainer) asked(ctx context.Context, texts []string) ([]sight, error) {
 	var all []sight
 	for _, text := range texts {
@@ -115,8 +115,7 @@ are shown with --payload only.
 		}),
 }
 
-// print prints one JSON object with the sights under a name, or each of them with an empty line between
-// two.
+// print prints one JSON object with the sights under a name, or the sights with empty lines between.
 func (x *explainer) print(p *process, name string, all []sight, one func(p *process, one *sight)) error {
 	if x.json() {
 		return x.encode(p.stdout, map[string][]sight{name: all})
@@ -130,8 +129,8 @@ func (x *explainer) print(p *process, name string, all []sight, one func(p *proc
 	return nil
 }
 
-// together takes out the events that only wait for an earlier event of their key, and returns them by
-// the ID of that event: their explanation and remedy is that of the earlier one.
+// together takes out the events that only wait for an earlier event of their key, and returns their IDs
+// by the ID of the earlier event, whose explanation and remedy they share.
 func together(all []sight) (first []sight, behind map[uuid.UUID][]uuid.UUID) {
 	type place struct {
 		database string
@@ -251,7 +250,7 @@ func keyed(key string) string {
 	return ", key " + key
 }
 
-// writer says who wrote an event.
+// writer names the writer of an event.
 func writer(e *seenEvent) string {
 	text := ""
 	if e.Producer != "" {

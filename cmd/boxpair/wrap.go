@@ -40,8 +40,8 @@ func (d *display) wrap(p *process, out io.Writer, head, indent, words string) {
 // commandBegins matches the beginning of a command or statement to copy.
 var commandBegins = regexp.MustCompile(`(^|[ ;])((boxpair|rabbitmqctl|rabbitmq-plugins) [a-z]|(SELECT|ALTER|GRANT|REVOKE|VACUUM|REINDEX|COMMIT|ROLLBACK) )`)
 
-// remedy prints what to do. If it is too long for a line, a command in it has a line of its own, which
-// is not wrapped: it is there to be copied.
+// remedy prints a remedy. In a remedy that is too long for a line, the command has a line of its own,
+// which is not wrapped: operators copy the command.
 func (d *display) remedy(p *process, out io.Writer, indent, words string) {
 	at := commandBegins.FindStringSubmatchIndex(words)
 	if at == nil || d.wide || len(indent)+text.StringWidthWithoutEscSequences(words) <= d.width(p) {
@@ -54,8 +54,8 @@ func (d *display) remedy(p *process, out io.Writer, indent, words string) {
 	fmt.Fprintln(out, indent+words[at[4]:])
 }
 
-// commented prints a command with the comment behind it, which stands above the command if both are
-// too long for a line. The command is not wrapped: it is there to be copied.
+// commented prints a command with its comment. The comment stands behind the command, or above if both
+// are too long for a line. The command is not wrapped: operators copy the command.
 func (d *display) commented(p *process, out io.Writer, indent, command string) {
 	const mark = "# "
 	line, comment := command, ""

@@ -33,7 +33,7 @@ type Config struct {
 	// TransactionAge is how long a transaction may be open or prepared. Defaults to 5 minutes.
 	TransactionAge time.Duration `yaml:"transaction_age" env:"TRANSACTION_AGE"`
 	// EventAge is how old the oldest event that waits in an outbox may be, and how long a session may
-	// wait for the locks of another. Defaults to 1 minute.
+	// wait for the locks of other sessions. Defaults to 1 minute.
 	EventAge time.Duration `yaml:"event_age" env:"EVENT_AGE"`
 	// MessageAge is how old the oldest message that an inbox retries may be. Defaults to 40 minutes,
 	// as an inbox retries for up to 36 minutes.

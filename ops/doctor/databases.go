@@ -22,7 +22,7 @@ import (
 	"github.com/boxpair/boxpair/store/sqlite"
 )
 
-// store is what a store tells of its tables, whatever its database.
+// store is the part of a store that the checks need, in any database.
 type store interface {
 	CheckSchema(ctx context.Context) error
 	Stats(ctx context.Context) (outbox.Stats, error)
@@ -127,7 +127,7 @@ func (r *run) connect(ctx context.Context) {
 	all.Wait()
 }
 
-// open reaches a database, whose server is added to servers unless it is there.
+// open reaches a database, and adds its server to servers if the server is new.
 func (r *run) open(ctx context.Context, d *Database, servers *[]*server) (*tables, error) {
 	names, err := d.names()
 	if err != nil {
@@ -155,8 +155,7 @@ func (r *run) open(ctx context.Context, d *Database, servers *[]*server) (*table
 	return t, err
 }
 
-// sameAs tells whether t and o are the same tables. The same file of SQLite counts twice unless it
-// was opened once.
+// sameAs tells whether t and o are the same tables. A SQLite file that was opened twice counts twice.
 func (t *tables) sameAs(o *tables) bool {
 	if t.Table() != o.Table() {
 		return false
@@ -227,7 +226,7 @@ func (r *run) sequence(ctx context.Context, t *tables) {
 
 const shards = 64
 
-// queue looks at relays, and at what waits in an outbox.
+// queue looks at relays, and at waiting and dead events of an outbox.
 func (r *run) queue(ctx context.Context, t *tables) {
 	st, err := t.store.Stats(ctx)
 	if err != nil {
@@ -262,7 +261,7 @@ func (r *run) routes(ctx context.Context, t *tables) {
 	}
 }
 
-// mend returns what makes a route work again.
+// mend returns the remedy for a stalled route.
 func mend(route *outbox.StalledRoute) string {
 	switch {
 	case strings.Contains(route.LastError, "ACCESS_REFUSED"):
@@ -364,8 +363,8 @@ func (r *run) consumer(ctx context.Context, t *tables, c *consumer) {
 	c.horizon = st.Horizon
 }
 
-// windows compares the window of each consumer with what its messages announce, and with the events
-// of each outbox. A window is one finding, however many announcements are longer.
+// windows compares the window of each consumer with the horizons of its messages, and of the events
+// of each outbox. A short window is one finding, even if several horizons are longer.
 func (r *run) windows(all []*tables) {
 	for _, in := range all {
 		for i := range in.consumers {

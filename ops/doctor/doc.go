@@ -1,6 +1,5 @@
-// Package doctor looks for what would lose or stall events and messages, before it does: in the
-// settings, roles, sessions and tables of databases, and in the queues, policies and rights of
-// RabbitMQ.
+// Package doctor looks for problems before they lose or stall events and messages: in the settings,
+// roles, sessions and tables of databases, and in the queues, policies and rights of RabbitMQ.
 //
 //	findings, err := doctor.Run(ctx, doctor.Config{
 //		Outboxes:   []doctor.Database{{Name: "orders", Pool: orders, Connections: 20}},
@@ -16,14 +15,14 @@
 // # Guarantees
 //
 // Run only reads. A check that cannot be done, because a role or a user lacks a right or a server
-// does not answer, gives a finding of the severity [NotChecked]; it never passes in silence. No
-// finding contains a password or a payload. Names and errors that come from a server are shown
-// without control characters.
+// does not answer, gives a finding of the severity [NotChecked], and never passes in silence. No
+// finding contains a password or a payload. Names and errors from a server are shown without control
+// characters.
 //
 // # Limitations
 //
 // A report describes one moment. Databases are PostgreSQL and SQLite, and SQLite has the checks of
-// tables only. The sessions, settings and rights of PostgreSQL are those of the database that a pool
-// reaches, so a pooler hides its clients. Which outbox feeds which inbox is not known: the window of
-// each consumer is compared with the events of every given outbox.
+// tables only. In PostgreSQL, Run sees the sessions, settings and rights of the database that a pool
+// reaches, so a pooler hides its clients. Run does not know which outbox feeds an inbox: the window
+// of each consumer is compared with the events of every given outbox.
 package doctor

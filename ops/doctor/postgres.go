@@ -29,7 +29,7 @@ func (t *tables) relationNames() []string {
 }
 
 // postgresTables does the checks of tables and sessions that only PostgreSQL has. It returns false
-// if there are no tables, or if nothing can be read.
+// if there are no tables, or if they cannot be read.
 func (r *run) postgresTables(ctx context.Context, t *tables) bool {
 	var exists bool
 	err := t.Pool.QueryRow(ctx, `
@@ -56,7 +56,7 @@ func (r *run) postgresTables(ctx context.Context, t *tables) bool {
 	return true
 }
 
-// relation is what the catalog says of a table.
+// relation is a table as described in the catalog.
 type relation struct {
 	name              string
 	unlogged, disable bool

@@ -29,7 +29,7 @@ func (r *run) queues(ctx context.Context, b *broker) {
 		r.limits(ctx, b, name)
 		at := slices.IndexFunc(b.queues, func(q queue) bool { return q.Name == name })
 		if at < 0 {
-			continue // limits tells that it is missing
+			continue // limits reports the missing queue
 		}
 		q := &b.queues[at]
 		subject := fmt.Sprintf("queue %q", name)

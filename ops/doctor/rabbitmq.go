@@ -11,14 +11,14 @@ import (
 	"github.com/boxpair/boxpair/internal/management"
 )
 
-// administratorError says that RabbitMQ tells something to administrators only.
+// administratorError says that RabbitMQ answers a request of administrators only.
 type administratorError struct{ what, command string }
 
 func (e *administratorError) Error() string {
 	return "RabbitMQ tells its " + e.what + " only to a user with the tag administrator"
 }
 
-// broker is what RabbitMQ's management API tells of a virtual host.
+// broker is a virtual host as described by RabbitMQ's management API.
 type broker struct {
 	*management.API
 
@@ -187,8 +187,8 @@ func (r *run) exchanges(ctx context.Context, b *broker) {
 	}
 }
 
-// alternate looks for an alternate exchange, by argument or policy: RabbitMQ confirms what it takes
-// instead of returning it.
+// alternate looks for an alternate exchange, by argument or policy: RabbitMQ confirms unroutable
+// messages for an alternate exchange, instead of returning them.
 func (r *run) alternate(ctx context.Context, b *broker, e *exchange) {
 	name, set := e.Arguments["alternate-exchange"].(string)
 	remedy := "delete the exchange and declare it without alternate-exchange"
@@ -206,7 +206,7 @@ func (r *run) alternate(ctx context.Context, b *broker, e *exchange) {
 	}
 }
 
-// permission is what a user may do in a virtual host, by regular expressions.
+// permission holds the rights of a user in a virtual host, as regular expressions.
 type permission struct {
 	User      string `json:"user"`
 	Configure string `json:"configure"`

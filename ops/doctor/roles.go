@@ -37,7 +37,7 @@ func (r *run) sessionRoles(ctx context.Context, t *tables) {
 	}
 }
 
-// publicRights looks for rights of every role.
+// publicRights looks for rights of PUBLIC.
 func (r *run) publicRights(ctx context.Context, t *tables) {
 	list, err := query(ctx, t, func(row scanner, what *string) error { return row.Scan(what) }, `
 		SELECT 'CREATE ON SCHEMA ' || quote_ident(n.nspname) FROM pg_namespace n
@@ -76,7 +76,7 @@ var (
 	commentOfGrants = regexp.MustCompile(`--[^\n]*`)
 )
 
-// privileges returns what the part of a role has by migrations.PostgresGrants.
+// privileges returns the rights of a part by migrations.PostgresGrants.
 func privileges(part migrations.Roles) ([]privilege, error) {
 	names, err := migrations.PostgresNames("", "")
 	if err != nil {
@@ -100,7 +100,7 @@ func privileges(part migrations.Roles) ([]privilege, error) {
 	return list, nil
 }
 
-// part is a part of the library, and the right by which a role is recognised to have it.
+// part is a part of the library, with the right that marks its roles.
 type part struct {
 	name  string
 	roles migrations.Roles
@@ -119,8 +119,8 @@ var parts = []part{
 	{"monitor", migrations.Roles{Monitor: anyone}, privilege{"", "inbox_forgotten", "", "SELECT"}},
 }
 
-// isOf tells whether a role with the held rights has the part. Other parts also read what a monitor
-// reads, so a role with another part is no monitor.
+// isOf tells whether a role with the held rights has the part. Other parts also have the rights of a
+// monitor, so a role with another part is no monitor.
 func (p *part) isOf(held []privilege) bool {
 	if p.name == "monitor" {
 		for i := range parts {
@@ -132,8 +132,8 @@ func (p *part) isOf(held []privilege) bool {
 	return slices.Contains(held, p.mark)
 }
 
-// held reads which of some rights the roles have that anything of the library is granted to, but for
-// superusers and owners. A right on something that does not exist counts as held.
+// held reads the rights of list that a role has, for each role with a grant on the library except
+// superusers and owners. A right on a missing object counts as held.
 func (t *tables) held(ctx context.Context, list []privilege) (map[string][]privilege, error) {
 	kinds, objects, columns, rights := make([]string, len(list)), make([]string, len(list)), make([]string, len(list)), make([]string, len(list))
 	for i, p := range list {
@@ -174,8 +174,8 @@ func (t *tables) held(ctx context.Context, list []privilege) (map[string][]privi
 	return all, err
 }
 
-// grants looks for roles that have a part of the library, but not all of its rights, as after a
-// migration without the grants.
+// grants looks for roles that lack rights of their part of the library, as after a migration without
+// its grants.
 func (r *run) grants(ctx context.Context, t *tables) {
 	needed := make([][]privilege, len(parts))
 	var all []privilege

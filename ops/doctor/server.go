@@ -10,8 +10,8 @@ import (
 
 // server is a PostgreSQL server.
 type server struct {
-	name    string        // of the database by which it was reached first
-	via     *tables       // that database
+	name    string        // of via
+	via     *tables       // the first database that reached the server
 	started time.Time     // identifies the server
 	ahead   time.Duration // of this machine's clock
 	unsure  time.Duration // by how much ahead may be wrong
@@ -19,20 +19,20 @@ type server struct {
 	standby  bool
 	capacity int // connections of ordinary roles
 	used     int
-	pools    map[*pgxpool.Pool]int // connections that services say they open, by a pool of theirs
+	pools    map[*pgxpool.Pool]int // Database.Connections of services, by pool
 	settings map[string]string
 }
 
-// settings are those whose values in force [server.settings] holds.
+// settings are the names of the settings that [server.settings] holds.
 var settings = []string{
 	"fsync", "full_page_writes", "synchronous_commit", "autovacuum", "track_counts", "default_transaction_isolation",
 	"default_transaction_read_only", "max_connections", "synchronous_standby_names",
 }
 
-// readServer reads what concerns the server as a whole.
+// readServer reads the clock, the connections and the settings of a server.
 func readServer(ctx context.Context, d *Database) (*server, error) {
 	s := &server{name: d.Name, via: &tables{Database: *d}, pools: make(map[*pgxpool.Pool]int), settings: make(map[string]string)}
-	conn, err := d.Pool.Acquire(ctx) // now, so that measuring the clock does not wait for it
+	conn, err := d.Pool.Acquire(ctx) // first, so that the clock is read without this wait
 	if err != nil {
 		return nil, err
 	}
@@ -127,8 +127,8 @@ func (r *run) server(ctx context.Context, s *server) {
 	r.standbys(ctx, s)
 }
 
-// setting judges a setting of the server, or of a role or database; at names the latter as
-// ALTER ROLE or ALTER DATABASE does.
+// setting judges a setting of the server, or of a role or database; at names the role or database as
+// in ALTER ROLE or ALTER DATABASE.
 func (r *run) setting(subject, at, name, value string) {
 	remedy := fmt.Sprintf("ALTER SYSTEM RESET %s; SELECT pg_reload_conf()", name)
 	if at != "" {

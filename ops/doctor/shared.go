@@ -20,7 +20,7 @@ type reader struct {
 const (
 	// sampled is how many of a consumer's latest messages are compared.
 	sampled = 500
-	// enough is how many messages each of two consumers must have from the time of both.
+	// enough is how many messages each of two consumers must have from their common time.
 	enough = 10
 )
 
@@ -76,7 +76,7 @@ func (r *run) readers(ctx context.Context, t *tables) {
 }
 
 // sharedQueues looks for two consumers of the same topics that have no message in common, though both
-// have messages of the same time: each gets a part of what is in one queue.
+// have messages of the same time: each consumer gets a part of one queue.
 func (r *run) sharedQueues(all []*tables) {
 	var readers []*reader
 	for _, t := range all {
@@ -93,8 +93,8 @@ func (r *run) sharedQueues(all []*tables) {
 	}
 }
 
-// apart returns how many messages of the time of both a and b have, none of them in common; 0 if that is
-// not so, or if the messages are too few to tell.
+// apart returns how many messages a and b have from their common time, if no message is in common. It
+// returns 0 if a message is in common, or if the messages are too few to tell.
 func (a *reader) apart(b *reader) int {
 	if a.consumer == b.consumer || !slices.Equal(a.topics, b.topics) {
 		return 0

@@ -15,20 +15,20 @@ type session struct {
 	pid                      int
 	role, application, state string
 	age                      time.Duration
-	blockers                 []int         // the pids of the sessions for whose locks it waits
+	blockers                 []int         // the pids of the sessions that block the transaction
 	waiting                  int           // how many sessions wait for its end, also behind one another
-	waits                    time.Duration // how long its statement runs, if it waits
-	longest                  time.Duration // how long one of those that wait for it waits
+	waits                    time.Duration // how long a waiting statement runs
+	longest                  time.Duration // the longest of the waits for its end
 }
 
-// idle is how long a transaction may be open that does nothing while sessions wait for it: a statement of
-// a relay or of a consumer gives up before a wait is long, and begins anew.
+// idle is how long an idle transaction may be open while sessions wait for its end. No single wait is
+// long: a statement of a relay or of a consumer soon gives up, and begins anew.
 const idle = 10 * time.Second
 
 // sessions looks for transactions that keep vacuum from removing rows, and relays from passing by:
-// a relay reads again where an open transaction may still commit events. A session that waits for
-// another's locks is counted at the session that keeps it waiting, and is no finding of its own. A wait
-// delays events sooner than a long transaction does.
+// a relay reads again where an open transaction may still commit events. A session that waits for a
+// lock is no finding of its own, and counts at the session that blocks it. A wait delays events sooner
+// than a long transaction does.
 func (r *run) sessions(ctx context.Context, t *tables) {
 	const hidden = `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND usesysid IS NOT NULL
 		AND NOT pg_has_role(current_user, usesysid, 'USAGE') AND NOT pg_has_role(current_user, 'pg_read_all_stats', 'USAGE')`
@@ -73,14 +73,14 @@ func (r *run) sessions(ctx context.Context, t *tables) {
 	}
 }
 
-// stalls tells whether the transaction is open for too long, or holds up others.
+// stalls tells whether the transaction is open for too long, or holds up other sessions.
 func (s *session) stalls(cfg *Config) bool {
 	idles := s.state != "active" && s.waiting > 0 && s.age > idle
 	return s.age > cfg.TransactionAge || s.longest > cfg.EventAge || idles
 }
 
-// holders returns the sessions that wait for no other session of the list, with the number of those
-// that wait for them, and how long the longest of these waits.
+// holders returns the sessions that wait for no other session of the list, with the number of their
+// waiting sessions and the longest wait.
 func holders(list []session) []*session {
 	at := make(map[int]*session, len(list))
 	for i := range list {
@@ -164,7 +164,7 @@ func (r *run) slots(ctx context.Context, s *server) {
 	}
 }
 
-// standbys looks at the servers that copy this one, and at what their queries keep here.
+// standbys looks at the standbys of the server, and at the rows that their queries keep here.
 func (r *run) standbys(ctx context.Context, s *server) {
 	type standby struct {
 		name string

@@ -15,7 +15,7 @@ import (
 type findings struct {
 	messages, effects int64
 	lost              int64    // orders without an effect that are not set aside
-	aside             int64    // orders without an effect that are
+	aside             int64    // orders without an effect that are set aside
 	repeated          int64    // effects beyond the first
 	phantom           int64    // effects without an order, of another content, or of what was set aside
 	torn              int64    // orders without their event, or events without their order
@@ -178,7 +178,7 @@ CREATE TRIGGER keep_origins AFTER INSERT ON boxpair.outbox_events REFERENCING NE
 	return err
 }
 
-// origins counts changes without their event, and events without their change.
+// origins counts changes without an event, and events without a change.
 func (f *findings) origins(ctx context.Context, sys *system.System) error {
 	return one(ctx, sys.OutboxPool(), &f.torn, `
 SELECT count(*) FROM orders o FULL JOIN (SELECT DISTINCT source, key FROM origins WHERE topic = '`+sys.Topic+`') e
@@ -188,7 +188,7 @@ WHERE o.number IS NULL OR e.source IS NULL`)
 
 // order checks the order in which effects were written. Second effects and missing effects are
 // counted elsewhere. A dead message does not hold back its key, so a redriven message comes after
-// later ones.
+// later messages.
 func (f *findings) order(ctx context.Context, sys *system.System) error {
 	rows, err := sys.InboxPool().Query(ctx, `
 SELECT EXISTS (SELECT FROM boxpair.inbox_history h WHERE h.dispatch_id = e.dispatch AND h.outcome = 'redriven'),

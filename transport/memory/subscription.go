@@ -8,7 +8,7 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// publish is one message on its way to the subscriptions that its topic had at the time of sending.
+// publish is one message on its way to the subscriptions of its topic at the time of sending.
 type publish struct {
 	topic   string
 	msg     *message.Message
@@ -66,7 +66,7 @@ type subscription struct {
 	delayed  list // nacked, until a timer fires
 
 	// keys has an entry for every key with a delivery in one of the lists above: the deliveries
-	// that wait behind that delivery, or nil if none has waited.
+	// that wait behind this delivery, or nil if no delivery has waited.
 	keys map[string]*list
 
 	consumers int         // consumers that have not ended
@@ -110,8 +110,8 @@ func (s *subscription) leave(d *delivery) {
 	s.wake()
 }
 
-// giveBack makes a delivery ready again, before all others, after its consumer ended without an
-// answer.
+// giveBack makes a delivery ready again, before all ready deliveries, after its consumer ended without
+// an answer.
 func (s *subscription) giveBack(d *delivery) {
 	d.unlink()
 	s.ready.pushFront(d)

@@ -23,7 +23,7 @@ func NewSigner(key Key) (*Signer, error) {
 }
 
 // Sign signs msg for topic, the topic by which its consumers subscribe. The signature covers the
-// topic, the UUID, the payload and all metadata, and so key, digest and stamp: none of them may
+// topic, the UUID, the payload and all metadata, including key, digest and stamp: no covered part may
 // change afterwards. Metadata that is added later under another name, such as a trace context, is
 // not covered and does no harm. Sign replaces an earlier signature.
 func (s *Signer) Sign(topic string, msg *message.Message) {

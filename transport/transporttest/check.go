@@ -71,8 +71,8 @@ func Test(t *testing.T, target *Target) {
 // together is how many cases Check runs at once. They mostly wait.
 const together = 4
 
-// Check runs all cases and reports the results. It blocks until they are done: about a minute for a
-// publisher that works, longer for a publisher that hangs. The error joins all wrong fields of
+// Check runs all cases and reports the results. Check blocks until all cases are done: about a minute
+// for a publisher that works, longer for a publisher that hangs. The error joins all wrong fields of
 // target.
 func Check(ctx context.Context, target *Target) (Report, error) {
 	complete, err := target.complete()

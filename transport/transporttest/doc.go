@@ -1,9 +1,9 @@
 // Package transporttest tests whether a relay may publish to a Watermill publisher.
 //
-// A relay removes an event from its outbox when Publish has returned nil for it. So nil must mean
-// that the broker has the message and keeps it, whatever happens next. Every failure must be an
-// error, returned within a bounded time, and the publisher must recover from it. Watermill does not
-// demand this of a publisher, and some widely used publishers do not guarantee it.
+// A relay removes an event from its outbox when Publish has returned nil for the event. So nil must
+// mean that the broker keeps the message, whatever happens next. Every failure must be an error,
+// returned within a bounded time, and the publisher must recover from the failure. Watermill does not
+// demand these guarantees of a publisher, and some widely used publishers do not give them.
 //
 //	func TestPublisherMayBeARelaysTarget(t *testing.T) {
 //		transporttest.Test(t, &transporttest.Target{

@@ -17,7 +17,7 @@ import (
 	"github.com/boxpair/boxpair/test/mutants"
 )
 
-// What becomes of a mutant.
+// The verdicts on a mutant.
 const (
 	isCaught = "caught"
 	survived = "SURVIVED" // the test passes with it
@@ -36,7 +36,7 @@ type lab struct {
 	baselines map[mutants.Test]*once
 }
 
-// once is something that is done once, and whose outcome many wait for.
+// once holds the outcome of work that is done once.
 type once struct {
 	sync.Once
 	path string
@@ -60,7 +60,7 @@ func newLab(timeout time.Duration) (*lab, error) {
 
 func (l *lab) close() { _ = os.RemoveAll(l.dir) }
 
-// try tells what becomes of m.
+// try returns the verdict on m.
 func (l *lab) try(ctx context.Context, m mutants.Mutant) verdict {
 	if err := l.baseline(ctx, m.Test); err != nil {
 		return verdict{what: broken, output: "without the mutant: " + err.Error()}
@@ -133,7 +133,7 @@ func (l *lab) mutated(ctx context.Context, m mutants.Mutant, dir string) (string
 	return binary, l.build(ctx, m.Test, binary, "-overlay="+file)
 }
 
-// build compiles the tests of the package that t is of.
+// build compiles the tests of t's package.
 func (l *lab) build(ctx context.Context, t mutants.Test, binary string, flags ...string) error {
 	dir, pkg := t.Module()
 	args := append([]string{"test", "-c", "-ldflags=-s -w", "-o", binary}, flags...)

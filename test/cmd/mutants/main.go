@@ -4,8 +4,8 @@
 //	mutants [-only name,name] [-parallel n] [-timeout d] [-v]
 //	mutants -list [-only name,name]
 //
-// The tests need servers: run it by "make mutants". The last line is
-// "mutants: N caught / M total"; the exit status is 0 only if all are caught.
+// The tests need servers: run the command by "make mutants". The last line is
+// "mutants: N caught / M total"; the exit status is 0 only if all mutants are caught.
 package main
 
 import (
@@ -114,7 +114,7 @@ func try(ctx context.Context, l *lab, chosen []mutants.Mutant, parallel int, ver
 	return caught
 }
 
-// verdict is what became of a mutant.
+// verdict is the outcome for a mutant.
 type verdict struct {
 	caught bool
 	what   string // "caught", "SURVIVED", …

@@ -43,7 +43,7 @@ func Names() []string {
 	return names
 }
 
-// Check returns the violations: at most a few of each kind, followed by the number of the others.
+// Check returns the violations: at most a few of each kind, followed by the number of further ones.
 func Check(s *State) []Violation {
 	var all []Violation
 	for _, c := range checks {

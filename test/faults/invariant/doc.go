@@ -1,10 +1,10 @@
-// Package invariant says what must hold when everything has come to rest after faults,
-// whatever they were.
+// Package invariant checks the invariants that hold when a system has come to rest after faults
+// of any kind.
 //
-// A [State] is what was found: the orders that were placed, the events, what went over
-// the wire, what the consumers have done, what is parked where, what was logged. [Check]
-// compares them and returns a [Violation] for everything that cannot be. A run in which too little
-// happened is [Invalid]: it proves nothing, and is not to be called a success.
+// A [State] is the observed state: the placed orders, the events, the messages on the wire, the
+// effects of consumers, the parked rows, the logs. [Check] compares these parts and returns a
+// [Violation] for each contradiction. A run with too little work is [Invalid]: the run proves
+// nothing, and is not to be called a success.
 //
 // The checks, in the order of [Names]:
 //
@@ -23,5 +23,5 @@
 //	goroutines  none was left at a service's end
 //	secrets     no password and no payload is in a log or a stored error
 //
-// Each has a test in this package in which it finds what was planted.
+// Each check has a test in this package in which it finds a planted violation.
 package invariant

@@ -1,6 +1,6 @@
-// Package system puts a whole chain together on servers that can be maltreated:
-// databases, a topic with its queues, children that produce, relay and consume, and
-// the look at what they have done when everything has come to rest.
+// Package system puts a whole chain together on servers with injected faults: databases, a topic
+// with its queues, and children that produce, relay and consume. At rest, the package reads the
+// state of the chain.
 //
 //	sys, err := system.New(ctx, servers, system.Config{Dir: dir})
 //	defer sys.Close(ctx)
@@ -10,7 +10,7 @@
 //	state, err := sys.Finish(ctx, invariant.Work{Orders: 100, Faults: 1})
 //	violations := invariant.Check(state)
 //
-// [System.Finish] waits until all is at rest, stops the children, which report, and reads
-// everything: tables, what an observer's queue has recorded of the wire, logs, stored errors.
-// Further systems run on the same servers without seeing each other.
+// [System.Finish] waits until the chain is at rest, stops the children, which report, and reads
+// tables, logs, stored errors, and the messages that an observer's queue has recorded. Several
+// systems run on the same servers without seeing each other.
 package system
