@@ -178,7 +178,7 @@ func TestAnEventOfALowerIDThatCommitsLaterIsDelivered(t *testing.T) {
 	written, commit, committed := make(chan struct{}), make(chan struct{}), make(chan error, 1)
 	go func() {
 		committed <- outbox.Transact(t.Context(), func(ctx context.Context, w *producer.Writer[pgx.Tx]) error {
-			if _, err := w.Write(ctx, eventOf("topic", "late", 1)); err != nil {
+			if _, err := w.WriteNow(ctx, eventOf("topic", "late", 1)); err != nil {
 				return err
 			}
 			close(written)

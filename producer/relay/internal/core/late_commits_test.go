@@ -83,7 +83,15 @@ func TestAMarkThatIsSetBackDuringAReadPassesNoRow(t *testing.T) {
 		t.Fatal("no read was under way")
 	}
 	sh.rewind(0)
-	rel.delay = nil
+	rel.free()
+	reads := 0
+	rel.hold = func(cl *Call) bool { // the next read brings rows that were passed
+		if cl.fetch() != nil {
+			reads++
+		}
+		return reads > 1
+	}
+	r.run(time.Second)
 	rel.free()
 	r.run(10 * time.Second)
 	r.drained()
