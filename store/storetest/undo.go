@@ -66,34 +66,31 @@ func redriveOrRemove[TX any](o *outboxRig[TX]) {
 	for i := range n {
 		h.parkDead(i)
 	}
-	h.discard(h.events...)
-	again := func(do func() (bool, error)) <-chan error {
-		return o.async(func() error {
-			for {
-				done, err := do()
-				if err != nil && o.Store.Retryable(err) {
-					continue
-				}
-				if done || err != nil {
-					return err
-				}
+	again := func(do func() error) <-chan error {
+		return o.async(func() (err error) {
+			for err = do(); err != nil && o.Store.Retryable(err); {
+				err = do()
 			}
+			return err
 		})
 	}
 	var redriven []uuid.UUID
 	removed := 0
-	redriving := again(func() (bool, error) {
-		got, _, err := o.Store.Redrive(o.ctx(), outbox.Filter{States: []outbox.State{outbox.Discarded}, Limit: 3}, "reason")
-		redriven = append(redriven, got...)
-		return len(got) == 0, err
-	})
-	removing := again(func() (bool, error) {
-		r, err := o.Store.RemoveDiscarded(o.ctx(), over, 3)
-		removed += r.Events
-		return r.Events == 0, err
-	})
-	o.ok(o.result(redriving))
-	o.ok(o.result(removing))
+	for _, e := range h.events { // both begin at once, for each event
+		h.discard(e)
+		redriving := again(func() error {
+			got, _, err := o.Store.Redrive(o.ctx(), outbox.Filter{IDs: []uuid.UUID{e.ID}, States: []outbox.State{outbox.Discarded}}, "reason")
+			redriven = append(redriven, got...)
+			return err
+		})
+		removing := again(func() error {
+			r, err := o.Store.RemoveDiscarded(o.ctx(), over, n)
+			removed += r.Events
+			return err
+		})
+		o.ok(o.result(redriving))
+		o.ok(o.result(removing))
+	}
 	if len(redriven)+removed != n {
 		o.Errorf("%d events are redriven and %d are removed, want %d in all", len(redriven), removed, n)
 	}
