@@ -87,7 +87,7 @@ const (
 	batchTime, share = 25 * time.Millisecond, 0.25
 	// brieflyPerBatch, brieflyTime and brieflyShare are the same for changes that make relays load parked
 	// events again.
-	brieflyPerBatch, brieflyTime, brieflyShare = 100, 3 * time.Millisecond, 0.1
+	brieflyPerBatch, brieflyTime, brieflyShare = 100, 2 * time.Millisecond, 0.03
 )
 
 // batches paces a long change.
