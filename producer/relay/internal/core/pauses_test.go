@@ -271,14 +271,7 @@ func TestIdleRelayReadsNoPauses(t *testing.T) {
 	r := newRig(t)
 	rel := r.start(Options{})
 	r.produce(time.Second, 100*time.Millisecond, "a")
-	reads := func() (n int) {
-		for _, op := range rel.calls {
-			if op == statement.OpPauses {
-				n++
-			}
-		}
-		return n
-	}
+	reads := func() int { return rel.called(statement.OpPauses) }
 	if n := reads(); n > 4 {
 		t.Errorf("%d reads in a second", n)
 	}

@@ -198,6 +198,16 @@ func (rel *rigRelay) free() {
 	}
 }
 
+// called counts the calls of a statement.
+func (rel *rigRelay) called(op statement.Op) (n int) {
+	for _, called := range rel.calls {
+		if called == op {
+			n++
+		}
+	}
+	return n
+}
+
 // run lets d pass.
 func (r *rig) run(d time.Duration) {
 	r.t.Helper()

@@ -99,14 +99,8 @@ func TestStatementThatAlwaysFailsLeavesTimeForNewEvents(t *testing.T) {
 		rel.core.Wake(r.now, wakeup.All)
 		slowly(rel, 10*time.Millisecond, 100*time.Millisecond)
 	}
-	tries := 0
-	for _, op := range rel.calls {
-		if op == statement.OpUndefer {
-			tries++
-		}
-	}
-	if tries > 10 { // each has all queues read from their beginnings
-		t.Errorf("the statement was tried %d times in 20 seconds", tries)
+	if n := rel.called(statement.OpUndefer); n > 10 { // each has all queues read from their beginnings
+		t.Errorf("the statement was tried %d times in 20 seconds", n)
 	}
 	if r.seenAt(seq) < at {
 		t.Error("an event of a route that works was not sent in 20 seconds")

@@ -33,13 +33,7 @@ func TestChangeOfAnOperatorIsSeenAtOnceIfTheRelayIsTold(t *testing.T) {
 		rel.core.Wake(r.now, wakeup.Changed)
 		r.run(time.Millisecond)
 	}
-	renewals := 0
-	for _, op := range rel.calls {
-		if op == statement.OpRenew {
-			renewals++
-		}
-	}
-	if renewals < 9 || renewals > 11 {
-		t.Errorf("%d renewals in a second full of changes, want one every 100 ms", renewals)
+	if n := rel.called(statement.OpRenew); n < 9 || n > 11 {
+		t.Errorf("%d renewals in a second full of changes, want one every 100 ms", n)
 	}
 }
