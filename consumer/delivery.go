@@ -36,7 +36,8 @@ func (h *Handler[TX]) handle(ctx context.Context, d *delivery) error {
 			return err
 		}
 	}
-	if h.groups == nil {
+	defer h.groups.handled()
+	if !h.groups.wants(d) {
 		return h.handleAlone(ctx, d)
 	}
 	m := newMember(ctx, d)

@@ -15,3 +15,16 @@ func (h *Handler[TX]) Stalled() {
 }
 
 func (h *Handler[TX]) Works() { h.works() }
+
+// Share makes messages of h share transactions from now on, if load of them are in flight, until a group
+// is rolled back or slow.
+func (h *Handler[TX]) Share(load int64) {
+	if h.groups == nil || h.groups.sharing == nil {
+		return
+	}
+	s := h.groups.sharing
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.load = load
+	s.decide(decidedGroups, time.Now().Add(time.Hour))
+}

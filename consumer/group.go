@@ -49,7 +49,11 @@ type instruction struct {
 // for half a second. So messages that arrive during a transaction form the next group, and groups
 // grow with the load.
 type groups[TX any] struct {
-	h *Handler[TX]
+	h       *Handler[TX]
+	most    int           // members of a group
+	atOnce  int           // groups
+	timeout time.Duration // of a group
+	sharing *sharing      // nil if the user has decided for groups
 
 	mu          sync.Mutex
 	pending     []*member
@@ -57,6 +61,37 @@ type groups[TX any] struct {
 	limit       int         // the current maximum of members of a group
 	pausedUntil time.Time   // until then all messages are handled alone
 	timer       *time.Timer // calls begin later; nil unless it runs
+}
+
+// newGroups returns the groups of h, of the configured size. If the size is not configured, groups form
+// while they are faster.
+func newGroups[TX any](h *Handler[TX], configured bool) *groups[TX] {
+	g := &groups[TX]{h: h, most: h.cfg.Group.Size, atOnce: h.cfg.Group.Concurrency, timeout: h.cfg.Timeout}
+	g.limit = g.most
+	if !configured {
+		// One group at a time: two groups of a handler could deadlock.
+		g.most, g.atOnce, g.limit, g.sharing = sharedSize, 1, firstSharedSize, &sharing{load: underLoad}
+		g.timeout = min(g.timeout, sharedTimeout)
+	}
+	return g
+}
+
+// wants tells whether the message may share a transaction now.
+func (g *groups[TX]) wants(d *delivery) bool {
+	switch {
+	case g == nil:
+		return false
+	case g.sharing == nil:
+		return true
+	}
+	return !d.suspect && g.h.extension == nil && g.sharing.chosen(g.h.counts.inFlight.Load())
+}
+
+// handled takes note of a message that was handled, in a group or alone.
+func (g *groups[TX]) handled() {
+	if g != nil && g.sharing != nil {
+		g.sharing.note(g.h.counts.inFlight.Load(), time.Now())
+	}
 }
 
 // handle handles m in a group or alone.
@@ -135,10 +170,19 @@ func (g *groups[TX]) begin() {
 		full := len(g.pending) >= g.limit
 		wait := g.h.cfg.Group.Wait - time.Since(g.pending[0].arrived)
 		switch {
-		case full && g.running < g.h.cfg.Group.Concurrency:
+		case full && g.running < g.atOnce:
+		case g.running > 0 && g.sharing != nil:
+			if patience := sharedPatience - time.Since(g.pending[0].arrived); patience > 0 {
+				g.wakeIn(patience)
+				return
+			}
+			g.sharing.refuse(time.Now())
+			dismiss(g.pending)
+			g.pending = nil
+			return
 		case g.running > 0: // the end of a running group begins the next group, unless the running group hangs
 			patience := groupPatience - time.Since(g.pending[0].arrived)
-			if g.running >= g.h.cfg.Group.Concurrency {
+			if g.running >= g.atOnce {
 				return
 			}
 			if patience > 0 {
@@ -222,11 +266,17 @@ func (g *groups[TX]) resize(members int, took time.Duration, late bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	switch {
+	case g.sharing != nil && took > sharedPatience:
+		g.sharing.refuse(time.Now())
+		g.limit = firstSharedSize
+	case g.sharing != nil && took > sharedTime:
+		g.limit = max(2, min(g.limit, members/2))
+	case g.sharing != nil && (members < g.limit || took > sharedTime/2):
 	case late && members <= 2:
 		g.pausedUntil = time.Now().Add(groupPause)
 	case late:
 		g.limit = max(2, min(g.limit, members/2))
 	case members >= g.limit && took < g.h.cfg.Timeout/groupHeadroom:
-		g.limit = min(g.limit*2, g.h.cfg.Group.Size)
+		g.limit = min(g.limit*2, g.most)
 	}
 }

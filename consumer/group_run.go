@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
 	"github.com/google/uuid"
@@ -144,7 +145,12 @@ func (g *groups[TX]) single(m *member) {
 func (g *groups[TX]) rolledBack(members []*member, o *groupResult, again bool) {
 	h := g.h
 	class := h.inbox.store.Classify(o.err)
-	h.log.WarnContext(members[0].ctx, "group of messages was not committed: its members are handled on their own or in smaller groups",
+	level := slog.LevelWarn
+	if g.sharing != nil { // nobody has asked for groups
+		level = slog.LevelInfo
+		g.sharing.refuse(time.Now())
+	}
+	h.log.Log(members[0].ctx, level, "group of messages was not committed: its members are handled on their own or in smaller groups",
 		"messages", len(members), "error", o.err)
 	switch {
 	case errors.Is(o.err, inbox.ErrNotShared): // the handler is the same for all messages
@@ -165,7 +171,7 @@ func (g *groups[TX]) rolledBack(members []*member, o *groupResult, again bool) {
 	case class != inbox.HandlerError:
 		h.invalidateAfter(o.err)
 		dismiss(members)
-	case o.overran:
+	case o.overran, g.sharing != nil:
 		dismiss(members)
 	case o.culprit >= 0 && again: // one failing member per group would make the runs quadratic
 		dismiss(members)
@@ -209,7 +215,7 @@ func undismissed(members []*member) []*member {
 
 // applyGroup claims and handles members in one transaction with one deadline.
 func (h *Handler[TX]) applyGroup(members []*member) groupResult {
-	ctx, cancel := context.WithTimeout(context.Background(), h.cfg.Timeout)
+	ctx, cancel := context.WithTimeout(context.Background(), h.groups.timeout)
 	defer cancel()
 	if h.batch == nil {
 		ctx = inbox.WithSharedTransaction(ctx)

@@ -252,6 +252,7 @@ func (i *Inbox[TX]) newHandler(name string, fn HandlerFunc[TX], cfg HandlerConfi
 	if fn == nil {
 		p.Addf("function is nil")
 	}
+	configured := cfg.Group.Size != 0
 	cfg, err := cfg.withDefaults()
 	if err := errors.Join(p.Err(), err); err != nil {
 		return nil, err
@@ -269,8 +270,8 @@ func (i *Inbox[TX]) newHandler(name string, fn HandlerFunc[TX], cfg HandlerConfi
 	h.retries.Handler, h.retries.wake = h, make(chan struct{}, 1)
 	h.suspects.Handler, h.forgetter.Handler = h, h
 	h.permits.Handler, h.permits.limit.turn = h, make(chan struct{}, 1)
-	if cfg.Group.Size > 1 {
-		h.groups = &groups[TX]{h: h, limit: cfg.Group.Size}
+	if cfg.Group.Size > 1 || !configured && cfg.mayShare() {
+		h.groups = newGroups(h, configured)
 	}
 	if i.cfg.CacheSize > 0 {
 		if h.registry.window, err = dedupe.New(i.cfg.CacheSize); err != nil {

@@ -73,6 +73,9 @@ func (q *simQueue) deliver(p *simProcess) bool {
 	}
 	msg := m.event.Message()
 	msg.SetContext(ctx)
+	if q.sim.shares && q.sim.chance(3) {
+		p.handlers[q.name].Share(1)
+	}
 	p.wg.Go(func() { d.consume(p.handlers[q.name], msg, m) })
 	return true
 }

@@ -31,6 +31,7 @@ type simulation struct {
 	handler   consumer.HandlerConfig
 	ordered   map[string]bool
 	stores    map[string]bool // handlers that store messages first
+	shares    bool            // messages share transactions on the defaults
 	most      int             // processes at once
 	prefetch  int
 	rate      int // of faults: one in so many
@@ -106,6 +107,7 @@ func newSimulation(t *testing.T, seed uint64) *simulation {
 	for _, q := range s.queues {
 		s.stores[q.name] = s.chance(3)
 	}
+	s.shares = flag()
 	return s
 }
 

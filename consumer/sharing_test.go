@@ -1,0 +1,277 @@
+package consumer_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/store/inbox"
+)
+
+// oneDisk returns a database whose COMMITs take d each, one after another.
+func oneDisk(d time.Duration) *fakeStore {
+	store, disk := newFake(), make(chan struct{}, 1)
+	store.fault = func(step string) error {
+		if step == "commit" {
+			disk <- struct{}{}
+			time.Sleep(d)
+			<-disk
+		}
+		return nil
+	}
+	return store
+}
+
+// flood has the messages first to first+n-1 handled, inFlight at once, and returns how long the slowest took.
+func (r *rig) flood(inFlight, first, n int) (slowest time.Duration) {
+	r.t.Helper()
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	numbers := make(chan int)
+	for range inFlight {
+		wg.Go(func() {
+			for n := range numbers {
+				began := time.Now()
+				if err := r.handler.Consume(msg(n)); err != nil {
+					r.t.Errorf("Consume: %v", err)
+				}
+				mu.Lock()
+				slowest = max(slowest, time.Since(began))
+				mu.Unlock()
+			}
+		})
+	}
+	for n := range n {
+		numbers <- first + n
+	}
+	close(numbers)
+	wg.Wait()
+	return slowest
+}
+
+// wantEachOnce checks that the effect of each of the first n messages was committed once.
+func (r *rig) wantEachOnce(n int) {
+	r.t.Helper()
+	for n := range n {
+		r.wantDone(number(n), 1)
+	}
+}
+
+func TestMessagesShareTransactionsUnderLoadWhileThatIsFaster(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const messages = 20_000
+		r := newRig(t, setup{store: oneDisk(time.Millisecond)})
+		began := time.Now()
+		r.flood(64, 0, messages)
+		if took := time.Since(began); took > 3*time.Second { // 20 s with a COMMIT each
+			t.Errorf("%d messages took %v", messages, took)
+		}
+		r.wantEachOnce(messages)
+		r.wantCalls(messages)
+		if c := r.handler.Counters(); c.Groups == 0 || c.GroupsUndone != 0 {
+			t.Errorf("counters: %+v", c)
+		}
+	})
+}
+
+func TestMessagesHaveTransactionsOfTheirOwnWhereThatIsAsFast(t *testing.T) {
+	t.Parallel()
+	for name, wait := range map[string]time.Duration{"quick": 5 * time.Millisecond, "slow": 100 * time.Millisecond} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				messages := int(10 * time.Second / wait * 64) // ten seconds with one transaction each
+				r := newRig(t, setup{fn: func(context.Context, *work, *message.Message) error {
+					time.Sleep(wait)
+					return nil
+				}})
+				began := time.Now()
+				slowest := r.flood(64, 0, messages)
+				if took := time.Since(began); took > 11*time.Second {
+					t.Errorf("the messages took %v, want about 10s", took)
+				}
+				if slowest > time.Second {
+					t.Errorf("a message took %v", slowest)
+				}
+				r.wantEachOnce(messages)
+			})
+		})
+	}
+}
+
+func TestMessagesShareNoTransactionIfTheUserHasDecidedOtherwise(t *testing.T) {
+	t.Parallel()
+	for name, cfg := range map[string]consumer.HandlerConfig{
+		"size":       {Group: consumer.GroupConfig{Size: 1}},
+		"isolation":  {Isolation: inbox.RepeatableRead},
+		"optimistic": {Optimistic: true},
+		"limit":      {MaxPerSecond: 1e9},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				r := newRig(t, setup{store: oneDisk(time.Millisecond), handler: cfg})
+				r.flood(64, 0, 2000)
+				if c := r.handler.Counters(); c.Groups != 0 {
+					t.Errorf("%d groups, want none", c.Groups)
+				}
+			})
+		})
+	}
+}
+
+// shares returns a rig whose messages share transactions from the beginning, and go on to do so if a
+// group is neither rolled back nor slow.
+func shares(t *testing.T, s setup) *rig {
+	t.Helper()
+	r := newRig(t, s)
+	r.handler.Share(1)
+	return r
+}
+
+func TestFailureInASharedTransactionEndsThemForAWhile(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := setup{fn: failingAt(2), store: oneDisk(time.Millisecond)}
+		s.handler.Retry.QuickAttempts = 1
+		r := shares(t, s)
+		r.wantAll(r.crowd(msgs(4)...))
+		for n, want := range []int{1, 1, 0, 1} {
+			r.wantDone(number(n), want)
+		}
+		r.wantStates(inbox.Retrying)
+		r.wantGroups(0, 1)
+		if p := r.parked(); p.Attempts != 1 {
+			t.Errorf("parked: %+v", p)
+		}
+		if strings.Contains(r.log.String(), "level=WARN msg=\"group") {
+			t.Errorf("log of groups that nobody has asked for:\n%s", r.log)
+		}
+	})
+}
+
+func TestGroupsComeBackAfterARefusal(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		bad := 1000
+		s := setup{fn: failingAt(bad), store: oneDisk(time.Millisecond)}
+		s.handler.Retry.QuickAttempts = 1
+		r := newRig(t, s)
+		next := 0
+		flood := func(n int) (groups int64) {
+			before := r.handler.Counters().Groups
+			r.flood(64, next, n)
+			next += n
+			return r.handler.Counters().Groups - before
+		}
+		if flood(2000) == 0 {
+			t.Fatal("no groups")
+		}
+		if c := r.handler.Counters(); c.GroupsUndone != 1 {
+			t.Errorf("%d groups were rolled back, want 1", c.GroupsUndone)
+		}
+		if n := flood(2000); n != 0 {
+			t.Errorf("%d groups soon after a failure", n)
+		}
+		time.Sleep(time.Minute)
+		if flood(4000) == 0 {
+			t.Error("no groups after a minute")
+		}
+	})
+}
+
+func TestHandlerThatHangsHoldsUpOthersForASecond(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var deadlines []time.Duration
+		r := newRig(t, setup{fn: func(ctx context.Context, w *work, _ *message.Message) error {
+			if w.Event().ID != number(1) {
+				return nil
+			}
+			deadline, _ := ctx.Deadline()
+			deadlines = append(deadlines, time.Until(deadline))
+			select {
+			case <-time.After(10 * time.Second):
+				return nil
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}})
+		r.handler.Share(1)
+		began := time.Now()
+		took := make([]time.Duration, 6)
+		gate := make(chan struct{})
+		r.gate.Store(&gate)
+		var wg sync.WaitGroup
+		handle := func(n int) {
+			wg.Go(func() {
+				if err := r.handler.Consume(msg(n)); err != nil {
+					t.Errorf("Consume: %v", err)
+				}
+				took[n] = time.Since(began)
+			})
+			synctest.Wait()
+		}
+		wg.Go(func() { r.consume(msg(opener)) })
+		synctest.Wait()
+		for n := range 3 { // a group of three
+			handle(n)
+		}
+		close(gate)
+		synctest.Wait()
+		for n := 3; n < 6; n++ { // wait for its end
+			handle(n)
+		}
+		wg.Wait()
+		r.wantEachOnce(6)
+		for n, most := range []time.Duration{time.Second, 11 * time.Second, time.Second, 250 * time.Millisecond, 250 * time.Millisecond, 250 * time.Millisecond} {
+			if took[n] > most {
+				t.Errorf("message %d took %v, want at most %v", n, took[n], most)
+			}
+		}
+		if len(deadlines) != 2 || deadlines[0] > time.Second || deadlines[1] != 30*time.Second {
+			t.Errorf("the handler had %v, want at most a second in the group and then 30s", deadlines)
+		}
+		if c := r.handler.Counters(); c.Failed != 0 {
+			t.Errorf("%d attempts were counted", c.Failed)
+		}
+	})
+}
+
+func TestRedeliveredMessagesShareNoTransaction(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := shares(t, setup{})
+		r.wantAll(r.crowd(redelivered(4)...))
+		r.wantEachOnce(4)
+		r.wantGroups(0, 0)
+		r.wantStarts(0, 0, 0, 0)
+	})
+}
+
+func TestUnknownCommitOfASharedTransactionIsAskedFor(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := shares(t, setup{})
+		r.store.setFault(func(step string) error {
+			if step == "answer" && r.store.called("answer") == 2 { // the first is the opener's
+				return errors.Join(inbox.ErrCommitUnknown)
+			}
+			return nil
+		})
+		r.wantAll(r.crowd(msgs(4)...))
+		r.wantEachOnce(4)
+		r.wantCalls(1 + 4)
+		if c := r.handler.Counters(); c.CommitsUnknown != 1 || c.DuplicatesByTable != 0 || c.Applied != 5 {
+			t.Errorf("counters: %+v", c)
+		}
+	})
+}
