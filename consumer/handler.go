@@ -40,6 +40,7 @@ type Handler[TX any] struct {
 	permits   permits[TX]
 	gate      gate
 	counts    counts
+	backlogs  backlogs
 
 	stall      atomic.Bool // OnStalled is to be told that the database works again; changed with stallTurn
 	stallTurn  sync.Mutex  // also held until the notice is put: notices come in the order of the changes
@@ -100,6 +101,7 @@ func (h *Handler[TX]) consume(ctx context.Context, msg *message.Message, d *deli
 	in, err := h.read(ctx, msg)
 	d.in, d.ref = in, messageRef{h.name, in.event.ID}
 	h.counts.received(in.event.Topic)
+	h.backlogs.add(ctx)
 	if within.Handles(ctx, in.event.ID) {
 		return ErrTwoInboxes
 	}

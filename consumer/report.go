@@ -10,12 +10,14 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/boxpair/boxpair/internal/pace"
 	"github.com/boxpair/boxpair/internal/text"
 	"github.com/boxpair/boxpair/internal/version"
 	"github.com/boxpair/boxpair/store/inbox"
+	"github.com/boxpair/boxpair/transport"
 )
 
 const (
@@ -79,7 +81,7 @@ func (r *reporter[TX]) once(ctx context.Context) time.Duration {
 	if now.Sub(r.writtenAt) < reportIdle && reflect.DeepEqual(reports, r.written) {
 		return reportEvery
 	}
-	err := r.write(ctx, reportTimeout, reports)
+	err := r.write(ctx, reportTimeout, r.inbox.withBacklogs(ctx, reports))
 	if err == nil {
 		r.written, r.writtenAt, r.fails = reports, now, 0
 		clear(r.logged)
@@ -121,7 +123,7 @@ func (h *Handler[TX]) report() inbox.HandlerReport {
 	r := inbox.HandlerReport{
 		Consumer: h.name, Topics: []string{}, InFlight: int(c.inFlight.Load()),
 		Applied: c.applied.Load(), Duplicates: c.window.Load() + c.table.Load(), Failed: c.failed.Load(),
-		CacheHits: c.window.Load(),
+		Window: h.inbox.cfg.Window, CacheHits: c.window.Load(),
 	}
 	if topics := c.topics.Load(); topics != nil {
 		r.Topics = *topics
@@ -139,6 +141,52 @@ func (h *Handler[TX]) report() inbox.HandlerReport {
 		r.Paused = pause.String()
 	}
 	return r
+}
+
+// withBacklogs returns the reports with what waits at the brokers.
+func (i *Inbox[TX]) withBacklogs(ctx context.Context, reports []inbox.HandlerReport) []inbox.HandlerReport {
+	ctx, cancel := context.WithTimeout(ctx, reportTimeout)
+	defer cancel()
+	waiting := make(map[string]*int)
+	for _, h := range i.all() {
+		waiting[h.name] = h.backlogs.waiting(ctx)
+	}
+	reports = slices.Clone(reports)
+	for n := range reports {
+		reports[n].Waiting = waiting[reports[n].Consumer]
+	}
+	return reports
+}
+
+// backlogs are those of the subscriptions that have delivered messages to a handler.
+type backlogs struct{ known sync.Map }
+
+// add takes note of the subscription of a message.
+func (b *backlogs) add(ctx context.Context) {
+	if one, ok := transport.BacklogOf(ctx); ok {
+		if _, known := b.known.Load(one); !known {
+			b.known.Store(one, nil)
+		}
+	}
+}
+
+// waiting returns how many messages wait, or nil if no broker tells. A subscription that does not tell
+// is asked again after it has delivered another message.
+func (b *backlogs) waiting(ctx context.Context) *int {
+	var sum *int
+	b.known.Range(func(key, _ any) bool {
+		n, err := key.(transport.Backlog).Waiting(ctx)
+		switch {
+		case err != nil:
+			b.known.Delete(key)
+		case sum == nil:
+			sum = &n
+		default:
+			*sum += n
+		}
+		return true
+	})
+	return sum
 }
 
 // ListHandlers reads which processes of which services handle messages of this database, by consumer

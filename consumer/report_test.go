@@ -7,6 +7,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -16,7 +17,11 @@ import (
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/internal/version"
 	"github.com/boxpair/boxpair/store/inbox"
+	"github.com/boxpair/boxpair/transport"
 )
+
+// twoWeeks is the default of Config.Window.
+const twoWeeks = 14 * 24 * time.Hour
 
 // wantReports checks how many reports were written, and returns the last.
 func (r *rig) wantReports(want int) fakeReport {
@@ -47,8 +52,8 @@ func TestProcessReportsItsHandlersWhileItRuns(t *testing.T) {
 			t.Errorf("the report ends after %v, and may take %v", first.ttl, first.left)
 		}
 		want := []inbox.HandlerReport{
-			{Consumer: "stock/count", Topics: []string{}, CacheSize: 8},
-			{Consumer: "stock/reserve", Topics: []string{}, CacheSize: 8},
+			{Consumer: "stock/count", Topics: []string{}, Window: twoWeeks, CacheSize: 8},
+			{Consumer: "stock/reserve", Topics: []string{}, Window: twoWeeks, CacheSize: 8},
 		}
 		if !reflect.DeepEqual(first.handlers, want) {
 			t.Errorf("reported: %+v", first.handlers)
@@ -109,7 +114,7 @@ func TestReportsCountWhatTheHandlerHasDone(t *testing.T) {
 		got.LastSuccess, got.LastFailure = time.Time{}, time.Time{}
 		want := inbox.HandlerReport{
 			Consumer: "stock/reserve", Topics: []string{"orders"}, InFlight: 1,
-			Applied: 1, Duplicates: 1, Failed: 1, CacheSize: 8, CacheEntries: 2, CacheHits: 1,
+			Applied: 1, Duplicates: 1, Failed: 1, Window: twoWeeks, CacheSize: 8, CacheEntries: 2, CacheHits: 1,
 		}
 		if !reflect.DeepEqual(got, want) {
 			t.Errorf("reported: %+v\nwant:     %+v", got, want)
@@ -292,5 +297,63 @@ func TestStoreWithoutReportsIsAskedForNone(t *testing.T) {
 		if _, err := in.ListHandlers(t.Context()); !errors.Is(err, errors.ErrUnsupported) {
 			t.Errorf("ListHandlers: %v", err)
 		}
+	})
+}
+
+// queue is a broker's queue that tells how many messages wait.
+type queue struct {
+	waiting atomic.Int64
+	err     atomic.Pointer[error]
+	asked   atomic.Int64
+}
+
+func (q *queue) Waiting(context.Context) (int, error) {
+	q.asked.Add(1)
+	if err := q.err.Load(); err != nil {
+		return 0, *err
+	}
+	return int(q.waiting.Load()), nil
+}
+
+// from returns a message that q has delivered.
+func (q *queue) from(n int) *message.Message {
+	m := msg(n)
+	m.SetContext(transport.WithBacklog(m.Context(), q))
+	return m
+}
+
+func TestReportsTellWhatWaitsAtTheBroker(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, setup{})
+		defer r.run()()
+		wantWaiting := func(want int) {
+			t.Helper()
+			time.Sleep(20 * time.Second)
+			synctest.Wait()
+			all := r.store.reported()
+			if got := all[len(all)-1].handlers[0].Waiting; got == nil && want >= 0 || got != nil && *got != want {
+				t.Errorf("%v messages wait, want %d", got, want)
+			}
+		}
+		wantWaiting(-1)
+		var a, b queue
+		a.waiting.Store(3)
+		b.waiting.Store(4)
+		for n, q := range []*queue{&a, &b, &a} {
+			r.consume(q.from(n))
+		}
+		wantWaiting(7)
+		b.err.Store(&errOutage)
+		wantWaiting(3)
+		asked := b.asked.Load()
+		wantWaiting(3)
+		if b.asked.Load() != asked {
+			t.Error("a queue that tells nothing is asked again before it delivers a message")
+		}
+		b.err.Store(nil)
+		a.err.Store(&errOutage)
+		r.consume(b.from(9))
+		wantWaiting(4)
 	})
 }

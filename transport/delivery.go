@@ -36,3 +36,25 @@ func OrderingKey(ctx context.Context) (key string, ok bool) {
 	key, ok = ctx.Value(orderingKey{}).(string)
 	return key, ok
 }
+
+// Backlog counts the messages that wait at the broker for a subscription.
+type Backlog interface {
+	// Waiting returns how many messages wait at the broker and were not delivered yet. It asks the
+	// broker. An error says that the broker did not answer, or that other processes get the messages.
+	Waiting(ctx context.Context) (int, error)
+}
+
+type backlogKey struct{}
+
+// WithBacklog returns a context for the messages of a subscription whose broker can count what waits.
+// The dynamic type of b has to be comparable.
+func WithBacklog(ctx context.Context, b Backlog) context.Context {
+	return context.WithValue(ctx, backlogKey{}, b)
+}
+
+// BacklogOf returns the backlog of the subscription that the message of ctx has come from. It reports
+// false if the subscriber does not tell.
+func BacklogOf(ctx context.Context) (b Backlog, ok bool) {
+	b, ok = ctx.Value(backlogKey{}).(Backlog)
+	return b, ok
+}

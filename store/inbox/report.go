@@ -50,6 +50,11 @@ type HandlerReport struct {
 	LastSuccess time.Time `json:"last_success,omitzero"`
 	LastFailure time.Time `json:"last_failure,omitzero"`
 	LastError   string    `json:"last_error,omitempty"`
+	// Waiting counts the messages that wait at the broker and were not delivered yet, of the queues that
+	// have delivered messages to the process. It is nil if no broker tells.
+	Waiting *int `json:"waiting,omitempty"`
+	// Window is how long dispatch IDs are remembered.
+	Window time.Duration `json:"window,omitempty"`
 	// CacheSize is how many dispatch IDs the window in memory may hold, CacheEntries how many it
 	// holds, and CacheHits the number of Duplicates that it has told. All are 0 without a window in
 	// memory.

@@ -2,6 +2,7 @@ package amqp
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/rabbitmq/amqp091-go"
@@ -45,11 +46,33 @@ func (sub *subscription) warnOfConsumers(ctx context.Context, conn *connection) 
 
 // consumers returns the number of the queue's consumers.
 func (sub *subscription) consumers(conn *connection) (int, error) {
+	q, err := sub.inspect(conn)
+	return q.Consumers, err
+}
+
+// Waiting implements [transport.Backlog].
+func (sub *subscription) Waiting(ctx context.Context) (int, error) {
+	if !sub.active.Load() {
+		return 0, errNotActive
+	}
+	conn, err := sub.s.connections.get(ctx, sub.queue)
+	if err != nil {
+		return 0, err
+	}
+	q, err := sub.inspect(conn)
+	return q.Messages, err
+}
+
+// errNotActive is the error of a queue whose messages go to another process.
+var errNotActive = errors.New("the queue is not consumed, or another process gets its messages")
+
+// inspect asks the broker for the state of the queue.
+func (sub *subscription) inspect(conn *connection) (amqp091.Queue, error) {
 	var q amqp091.Queue
 	err := conn.withChannel(sub.s.timeout, func(ch *amqp091.Channel) (err error) {
 		q, err = ch.QueueDeclarePassive(sub.queue, true, false, false, false, nil)
 		return err
 	})
 	sub.s.connections.dedicate(sub.queue, err)
-	return q.Consumers, err
+	return q, err
 }

@@ -75,6 +75,28 @@ func TestManyMessagesAreInFlight(t *testing.T) {
 	}
 }
 
+func TestSubscriberTellsWhatWaitsInItsQueue(t *testing.T) {
+	t.Parallel()
+	config := amqp.DurableQueue(testenv.AMQPURL(t))
+	name := topic(t)
+	fill(t, config, amqp.Classic, name, numbered("", 20)...)
+	s := newSubscriber(t, amqp.SubscriberConfig{AMQP: config, QueueType: amqp.Classic, InFlight: 3, Prefetch: 5})
+	msg := receive(t, subscribe(t, s, name))
+	backlog, ok := transport.BacklogOf(msg.Context())
+	if !ok {
+		t.Fatal("the message has no backlog")
+	}
+	if n, err := backlog.Waiting(t.Context()); err != nil || n != 15 {
+		t.Errorf("%d messages wait (%v), want 15 of 20 with a prefetch count of 5", n, err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	if n, err := backlog.Waiting(t.Context()); err == nil {
+		t.Errorf("after the end, %d messages wait", n)
+	}
+}
+
 func TestMessagesThatWaitForTheirKeyLeaveRoomForOthers(t *testing.T) {
 	t.Parallel()
 	name := topic(t)

@@ -63,7 +63,7 @@ type subscription struct {
 // run hands out messages until scope ends, then drains. It does not close out. The contexts of the
 // messages are derived from ctx.
 func (sub *subscription) run(ctx, scope context.Context) {
-	ctx, cancel := context.WithCancel(ctx)
+	ctx, cancel := context.WithCancel(transport.WithBacklog(ctx, sub))
 	defer cancel()
 	var consumer *consumerChannel
 	for attempt := 0; scope.Err() == nil; attempt++ {
