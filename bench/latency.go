@@ -27,8 +27,9 @@ func latencyScenario() scenario {
 		name: "latency", unit: "events",
 		about: "200 transactions a second, by 8 producers that keep to the clock: from COMMIT returned to the message",
 		variants: []variant{
-			{"woken", "received; relay in the producers' process, woken by it", "", 4000, 500, clocking{}.measure},
-			{"notified", "received; relay that is woken by NOTIFY", "", 4000, 0, clocking{relay: notified}.measure},
+			{"limit-listen", "received; a relay by hand that waits for NOTIFY, which each transaction sends", "", 4000, 500, listeningByHand},
+			{"woken", "received; relay in the producers' process, woken by it", "limit-listen", 4000, 500, clocking{}.measure},
+			{"notified", "received; relay that is woken by NOTIFY", "limit-listen", 4000, 500, clocking{relay: notified}.measure},
 			{"poll-only", "received; relay that only polls", "", 4000, 500, clocking{relay: pollOnly}.measure},
 			{"effect", "effect committed; relay woken, inbox through a Watermill router", "", 4000, 500, clocking{effect: true}.measure},
 			{"idle", "nothing, for a while: relay that listens and inbox, on defaults", "", 500, 500, clocking{effect: true, idle: true}.measure},
@@ -130,13 +131,10 @@ func (c clocking) measure(ctx context.Context, s *stage) error {
 		return err
 	}
 	done()
-	if err := s.timed(ctx, func() (int, error) { return s.n, clocked(ctx, outbox, watch) }); err != nil {
+	if err := s.timed(ctx, func() (int, error) { return s.n, clocked(ctx, watch, writing(outbox)) }); err != nil {
 		return err
 	}
-	list := watch.latencies()
-	for name, part := range map[string]float64{"p50_ms": 0.5, "p90_ms": 0.9, "p99_ms": 0.99, "max_ms": 1} {
-		s.extra(name, list[min(len(list)-1, int(part*float64(len(list))))].Seconds()*1000)
-	}
+	s.latencies(watch)
 	switch {
 	case c.idle:
 		return s.idle(ctx, 15*time.Second, 20*time.Second)
@@ -144,6 +142,14 @@ func (c clocking) measure(ctx context.Context, s *stage) error {
 		return nil
 	default:
 		return s.idle(ctx, 1500*time.Millisecond, 3*time.Second)
+	}
+}
+
+// latencies reports the latencies.
+func (s *stage) latencies(watch *stopwatch) {
+	list := watch.latencies()
+	for name, part := range map[string]float64{"p50_ms": 0.5, "p90_ms": 0.9, "p99_ms": 0.99, "max_ms": 1} {
+		s.extra(name, list[min(len(list)-1, int(part*float64(len(list))))].Seconds()*1000)
 	}
 }
 
@@ -197,8 +203,21 @@ func (c clocking) consume(ctx context.Context, s *stage, store *postgres.Store, 
 	return q.each(q.names[0], watch.see)
 }
 
+// writing writes a business row and a numbered event in one transaction.
+func writing(outbox *producer.Outbox[pgx.Tx]) func(ctx context.Context, i int) error {
+	return func(ctx context.Context, i int) error {
+		return outbox.Transact(ctx, func(ctx context.Context, w *producer.Writer[pgx.Tx]) error {
+			if err := business(ctx, w.DB()); err != nil {
+				return err
+			}
+			_, err := w.Write(ctx, event("topic-0", strconv.Itoa(i), "order", int64(i)+1, body(i)))
+			return err
+		})
+	}
+}
+
 // clocked commits a transaction every 5 ms, and waits for all messages.
-func clocked(ctx context.Context, outbox *producer.Outbox[pgx.Tx], watch *stopwatch) error {
+func clocked(ctx context.Context, watch *stopwatch, commit func(ctx context.Context, i int) error) error {
 	n, base := len(watch.seen), time.Now()
 	const producers = 8
 	errs := make([]error, producers)
@@ -210,13 +229,7 @@ func clocked(ctx context.Context, outbox *producer.Outbox[pgx.Tx], watch *stopwa
 					errs[p] = err
 					return
 				}
-				errs[p] = outbox.Transact(ctx, func(ctx context.Context, w *producer.Writer[pgx.Tx]) error {
-					if err := business(ctx, w.DB()); err != nil {
-						return err
-					}
-					_, err := w.Write(ctx, event("topic-0", strconv.Itoa(i), "order", int64(i)+1, body(i)))
-					return err
-				})
+				errs[p] = commit(ctx, i)
 				watch.committed[i].Store(int64(time.Since(watch.base)))
 			}
 		})
