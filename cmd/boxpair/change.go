@@ -21,12 +21,17 @@ type change struct {
 	every, dry, yes  bool
 }
 
-func (c *change) define(s *settings) {
-	s.on(&c.every, "all", "select all dead events or messages.")
+// define declares the settings. every describes --all; a command without --all has none.
+func (c *change) define(s *settings, every string) {
+	if every != "" {
+		s.on(&c.every, "all", every)
+	}
 	s.on(&c.dry, "dry-run", "change nothing, print the IDs of the selection, and say how many they are.")
 	s.on(&c.yes, "yes", "do not ask for a confirmation. Without a terminal, no command asks.")
-	c.defineReason(s, "the reason, in at most 1 KiB. Required without --dry-run.")
 }
+
+// requiredReason describes the reason of a change with a history.
+const requiredReason = "the reason, in at most 1 KiB. Required without --dry-run."
 
 func (c *change) defineReason(s *settings, usage string) {
 	s.text(&c.reason, "reason", "TEXT", usage)

@@ -67,7 +67,7 @@ exit status is 1 if nothing was redriven.
     boxpair dead redrive --inbox postgres://operator@stock/stock --error timeout -m "warehouse answers again"
     boxpair dead redrive 4b9d2a51 --state discarded --outbox postgres://operator@orders/shop -m "needed after all"`,
 		func(l *letters, s *settings) {
-			l.change.define(s)
+			l.defineChange(s)
 			s.on(&l.filter.Force, "force", "also events whose re-send horizon is over, and altered messages. Without --state and IDs,\ntoo old messages are selected too.")
 		}, redriveLetters),
 	letterCommand("discard", changing, "give up dead events or messages, with a reason",
@@ -77,7 +77,12 @@ until the retention is over. A filter or --all is required. --dry-run says how m
 selected, and changes nothing. The exit status is 1 if nothing was discarded.
 
     boxpair dead discard 4b9d2a51 --outbox postgres://operator@orders/shop -m "order was a test"`,
-		func(l *letters, s *settings) { l.change.define(s) }, discardLetters),
+		(*letters).defineChange, discardLetters),
+}
+
+func (l *letters) defineChange(s *settings) {
+	l.change.define(s, "select all dead events or messages.")
+	l.defineReason(s, requiredReason)
 }
 
 // dead selects dead letters, unless states or IDs are given. With --force it selects all messages of
@@ -113,12 +118,7 @@ func listLetters(ctx context.Context, l *letters, p *process) (int, error) {
 			return nil
 		}
 		whole, err := l.whole(ctx, s, max(counted, l.filter.Limit)+1, func(int, int) {})
-		switch n := len(whole); {
-		case n > max(counted, len(list)):
-			fmt.Fprintf(p.stderr, "%d of more than %d are shown: pass --limit to see more\n", len(list), n-1)
-		case n > len(list):
-			fmt.Fprintf(p.stderr, "%d of %d are shown: pass --limit %[2]d to see all\n", len(list), n)
-		}
+		leftOut(p.stderr, len(list), len(whole))
 		return err
 	})
 	if err != nil {
@@ -128,6 +128,16 @@ func listLetters(ctx context.Context, l *letters, p *process) (int, error) {
 		defer l.misspelt(ctx, p.stderr, l.filter.Topic, l.filter.Consumer)
 	}
 	return exitOK, l.print(p, all)
+}
+
+// leftOut says that a list has only n of all rows. Of rows beyond counted, all counts the first.
+func leftOut(out io.Writer, n, all int) {
+	switch {
+	case all > max(counted, n):
+		fmt.Fprintf(out, "%d of more than %d are shown: pass --limit to see more\n", n, all-1)
+	case all > n:
+		fmt.Fprintf(out, "%d of %d are shown: pass --limit %[2]d to see all\n", n, all)
+	}
 }
 
 func showLetters(ctx context.Context, l *letters, p *process) (int, error) {

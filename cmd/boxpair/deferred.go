@@ -35,7 +35,7 @@ func deferredCommand(verb, summary, details string, more func(d *deferral, s *se
 			s.text(&d.filter.Key, "key", "KEY", "only this key.")
 			s.add("from", envOf("from"), "TIME", "only if due at this time or later: 2026-01-31T12:00:00Z, or 2026-01-31 (in UTC).", false, instantTo(&d.filter.From))
 			s.add("to", envOf("to"), "TIME", "only if due before this time.", false, instantTo(&d.filter.To))
-			s.count(&d.filter.Limit, "limit", "the maximal number of events. Defaults to 100.")
+			s.count(&d.filter.Limit, "limit", "the maximal number of events. Defaults to 100 for the list, and to no limit for changes.")
 			if more != nil {
 				more(d, s)
 			}
@@ -61,7 +61,10 @@ var deferredCommands = []command{
 or --all is required. The exit status is 1 if nothing was cancelled.
 
     boxpair deferred cancel 4b9d2a51 --outbox postgres://operator@orders/shop -m "order is paid"`,
-		func(d *deferral, s *settings) { d.change.define(s) },
+		func(d *deferral, s *settings) {
+			d.change.define(s, allDeferred)
+			d.defineReason(s, requiredReason)
+		},
 		func(ctx context.Context, d *deferral, p *process) (int, error) {
 			return d.alter(ctx, p, "cancel", "cancelled", d.because(), func(ctx context.Context, s *operators, ids []uuid.UUID) ([]uuid.UUID, error) {
 				return s.outbox.Cancel(ctx, d.attributed(s), ids...)
@@ -74,9 +77,7 @@ due at once. A filter, IDs or --all is required. The exit status is 1 if nothing
     boxpair deferred move 4b9d2a51 --at 2026-01-31T12:00:00Z --outbox postgres://operator@orders/shop`,
 		func(d *deferral, s *settings) {
 			s.add("at", envOf("at"), "TIME", "when: 2026-01-31T12:00:00Z, 2026-01-31 (in UTC), or a duration from now such as 90m or 0s. Required.", false, ahead(&d.at))
-			s.on(&d.every, "all", "select all deferred events.")
-			s.on(&d.dry, "dry-run", "change nothing, print the IDs of the selection, and say how many they are.")
-			s.on(&d.yes, "yes", "do not ask for a confirmation. Without a terminal, no command asks.")
+			d.change.define(s, allDeferred)
 		},
 		func(ctx context.Context, d *deferral, p *process) (int, error) {
 			if d.at.IsZero() {
@@ -87,6 +88,9 @@ due at once. A filter, IDs or --all is required. The exit status is 1 if nothing
 			})
 		}),
 }
+
+// allDeferred describes --all.
+const allDeferred = "select all deferred events."
 
 // timeOf parses a time, or a date for its midnight in UTC.
 func timeOf(text string) (time.Time, error) {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"time"
 
@@ -36,7 +37,7 @@ type entries struct {
 }
 
 // effectCommand returns a command about effects outside the database.
-func effectCommand(verb, summary, details string, more func(e *entries, s *settings), run func(ctx context.Context, e *entries, p *process) error) command {
+func effectCommand(verb, summary, details string, more func(e *entries, s *settings), run func(ctx context.Context, e *entries, p *process) (int, error)) command {
 	return command{
 		name: effectsName + " " + verb, summary: summary, details: details, group: changing,
 		define: func(s *settings) func(context.Context, *process) (int, error) {
@@ -49,15 +50,7 @@ func effectCommand(verb, summary, details string, more func(e *entries, s *setti
 				if err := e.check(); err != nil {
 					return exitFailed, err
 				}
-				err := run(ctx, e, p)
-				switch {
-				case errors.Is(err, errUnchanged):
-					fmt.Fprintln(p.stderr, plain(err.Error()))
-					return exitFound, nil
-				case err != nil:
-					return exitFailed, err
-				}
-				return exitOK, nil
+				return run(ctx, e, p)
 			}
 		},
 	}
@@ -80,26 +73,28 @@ and does not call the other side again. The effect must be uncertain, or dead wi
     boxpair effects resolve --inbox postgres://operator@payments/payments --effect 4b9d2a51-… --result '{"number":"42"}' --reason "provider's list"`,
 		func(e *entries, s *settings) {
 			s.text(&e.result, "result", "JSON", "the result as the service stores it, at most 1 MiB; null for no result. Required.")
-			reasonOf(e, s)
+			e.defineReason(s, answer+" Required.")
 		}, resolveEffect),
 	effectCommand("redrive", "try dead or uncertain effects again, under the same keys",
 		`For effects that the other side has not carried out, or carries out once per key. A process of the consumer tries the effects of
---effect, --id or --state again. The command prints the dispatch IDs of at most --limit effects.
+--effect, --id or --state again. Prints the dispatch IDs of their messages, and names unchanged effects. --dry-run says how many effects
+are selected, and changes nothing. The exit status is 1 if nothing was redriven.
 
     boxpair effects redrive --inbox postgres://operator@payments/payments --effect 4b9d2a51-… --reason "provider does not know it"`,
-		func(e *entries, s *settings) {
-			selectEffects(e, s)
-			reasonOf(e, s)
-		}, redriveEffects),
+		(*entries).defineChange, redriveEffects),
 	effectCommand("discard", "give up effects, with a reason",
-		`Gives up the effects of --effect, --id or --state, except for effects that are being carried out, keeps the reason, and prints the dispatch IDs
-of at most --limit effects.
+		`Gives up the effects of --effect, --id or --state, except for effects that are being carried out, keeps the reason, and prints the
+dispatch IDs of their messages. Unchanged effects are named. --dry-run says how many effects are selected, and changes nothing. The exit
+status is 1 if nothing was discarded.
 
     boxpair effects discard --inbox postgres://operator@payments/payments --effect 4b9d2a51-… --reason "refunded by hand"`,
-		func(e *entries, s *settings) {
-			selectEffects(e, s)
-			reasonOf(e, s)
-		}, discardEffects),
+		(*entries).defineChange, discardEffects),
+}
+
+func (e *entries) defineChange(s *settings) {
+	selectEffects(e, s)
+	e.change.define(s, "")
+	e.defineReason(s, answer+" Required without --dry-run.")
 }
 
 func (e *entries) define(s *settings) {
@@ -129,12 +124,11 @@ func selectEffects(e *entries, s *settings) {
 	s.text(&f.Consumer, "consumer", "NAME", "only effects of this consumer, such as payments/charge.")
 	s.add("since", envOf("since"), "TIME", "only effects prepared since this time: 2026-01-31T12:00:00Z, or an age such as 24h.", false, moment(&f.Since))
 	s.add("until", envOf("until"), "TIME", "only effects prepared before this time.", false, moment(&f.Until))
-	s.count(&f.Limit, "limit", "the maximal number of effects. Defaults to 100.")
+	s.count(&f.Limit, "limit", "the maximal number of effects. Defaults to 100 for lists, and to no limit for changes.")
 }
 
-func reasonOf(e *entries, s *settings) {
-	e.defineReason(s, "the reason, in at most 1 KiB: the answer of the other side. Required.")
-}
+// answer describes the reason for a change of effects.
+const answer = "the reason, in at most 1 KiB: the answer of the other side."
 
 func idsTo(list *[]uuid.UUID) func(text string) error {
 	return func(text string) error {
@@ -174,26 +168,32 @@ func (e *entries) named() error {
 	return nil
 }
 
-func listEffects(ctx context.Context, e *entries, p *process) error {
+func listEffects(ctx context.Context, e *entries, p *process) (int, error) {
 	f := &e.chosen
 	if len(f.States)+len(f.Keys)+len(e.ids) == 0 {
 		f.States = []inbox.EffectState{inbox.EffectUncertain, inbox.EffectDead}
 	}
-	return e.with(ctx, func(s *operators) error {
-		list, err := e.read(ctx, s)
+	limit := f.Limit
+	if limit == 0 {
+		limit = shown
+	}
+	return outcome(e.with(ctx, func(s *operators) error {
+		list, err := e.whole(ctx, s, max(counted, limit)+1, func(int, int) {})
 		if err != nil {
 			return err
 		}
-		return e.print(p, list)
-	})
+		n := min(limit, len(list))
+		leftOut(p.stderr, n, len(list))
+		return e.print(p, list[:n])
+	}))
 }
 
-func showEffects(ctx context.Context, e *entries, p *process) error {
+func showEffects(ctx context.Context, e *entries, p *process) (int, error) {
 	if len(e.chosen.Keys)+len(e.ids) == 0 {
-		return errors.New("--effect: is missing: name keys or dispatch IDs (--id)")
+		return exitFailed, errors.New("--effect: is missing: name keys or dispatch IDs (--id)")
 	}
-	return e.with(ctx, func(s *operators) error {
-		list, err := e.read(ctx, s)
+	return outcome(e.with(ctx, func(s *operators) error {
+		list, err := e.read(ctx, s, e.chosen)
 		if err != nil {
 			return err
 		}
@@ -206,10 +206,10 @@ func showEffects(ctx context.Context, e *entries, p *process) error {
 			}
 		}
 		return e.print(p, list)
-	})
+	}))
 }
 
-func resolveEffect(ctx context.Context, e *entries, p *process) error {
+func resolveEffect(ctx context.Context, e *entries, p *process) (int, error) {
 	var errs []error
 	if len(e.chosen.Keys) != 1 {
 		errs = append(errs, fmt.Errorf("--effect: exactly one key is required, got %d", len(e.chosen.Keys)))
@@ -223,9 +223,9 @@ func resolveEffect(ctx context.Context, e *entries, p *process) error {
 		errs = append(errs, errors.New("--result: is not valid JSON"))
 	}
 	if err := errors.Join(append(errs, e.because())...); err != nil {
-		return err
+		return exitFailed, err
 	}
-	return e.with(ctx, func(s *operators) error {
+	return outcome(e.with(ctx, func(s *operators) error {
 		ids, err := s.effects.ChangeEffects(ctx, e.chosen, inbox.EffectChange{
 			State: inbox.EffectAnswered, Result: []byte(e.result), Reason: e.attributed(s),
 		})
@@ -233,12 +233,12 @@ func resolveEffect(ctx context.Context, e *entries, p *process) error {
 			return e.unresolved(ctx, s)
 		}
 		return errors.Join(e.printIDs(p.stdout, ids), err)
-	})
+	}))
 }
 
 // unresolved returns the reason why no effect was resolved.
 func (e *entries) unresolved(ctx context.Context, s *operators) error {
-	list, err := e.read(ctx, s)
+	list, err := e.read(ctx, s, e.chosen)
 	switch {
 	case err != nil:
 		return err
@@ -250,30 +250,88 @@ func (e *entries) unresolved(ctx context.Context, s *operators) error {
 	return fmt.Errorf("--effect: the effect is %s: only uncertain effects, and dead effects without a result, can be resolved", list[0].State)
 }
 
-func redriveEffects(ctx context.Context, e *entries, p *process) error {
-	return e.alter(ctx, p, inbox.EffectPending)
+func redriveEffects(ctx context.Context, e *entries, p *process) (int, error) {
+	return e.alter(ctx, p, "redrive", "redriven", inbox.EffectPending)
 }
 
-func discardEffects(ctx context.Context, e *entries, p *process) error {
-	return e.alter(ctx, p, inbox.EffectDiscarded)
+func discardEffects(ctx context.Context, e *entries, p *process) (int, error) {
+	return e.alter(ctx, p, "discard", "discarded", inbox.EffectDiscarded)
 }
 
-// alter sets the selected effects to be tried again, or gives them up.
-func (e *entries) alter(ctx context.Context, p *process, to inbox.EffectState) error {
+// alter sets the selected effects to be tried again, or gives them up, in batches, and prints how many
+// effects were changed.
+func (e *entries) alter(ctx context.Context, p *process, do, done string, to inbox.EffectState) (int, error) {
 	if err := errors.Join(e.named(), e.because()); err != nil {
-		return err
+		return exitFailed, err
 	}
-	return e.with(ctx, func(s *operators) error {
-		ids, err := s.effects.ChangeEffects(ctx, e.chosen, inbox.EffectChange{State: to, Reason: e.attributed(s)})
-		if err == nil && len(ids) == 0 {
-			err = errUnchanged
+	changed := []uuid.UUID{}
+	err := e.with(ctx, func(s *operators) error {
+		all, err := e.whole(ctx, s, e.chosen.Limit, progressOf(p.stderr, s.name))
+		if err != nil {
+			return err
 		}
-		return errors.Join(e.printIDs(p.stdout, ids), err)
+		if e.dry {
+			fmt.Fprintf(p.stderr, "%d selected; nothing was %s\n", len(all), done)
+			for i := range all {
+				changed = append(changed, all[i].ID)
+			}
+			return nil
+		}
+		if err := e.confirm(p, fmt.Sprintf("%s %d of %s?", do, len(all), s.name), len(all)); err != nil {
+			return err
+		}
+		changed, err = e.batches(ctx, p, s, all, inbox.EffectChange{State: to, Reason: e.attributed(s)})
+		e.account(p.stderr, done, all, changed)
+		return err
 	})
+	if err := errors.Join(e.printIDs(p.stdout, changed), err); err != nil {
+		return exitFailed, err
+	}
+	if len(changed) == 0 && !e.dry {
+		return exitFound, nil
+	}
+	return exitOK, nil
 }
 
-// errUnchanged is returned if the selection has no effect that can be changed.
-var errUnchanged = errors.New("the selection has no effect in a state that can be changed so; nothing was changed")
+// batches changes the effects in batches, and returns the dispatch IDs of the changed effects.
+func (e *entries) batches(ctx context.Context, p *process, s *operators, all []entry, change inbox.EffectChange) (ids []uuid.UUID, err error) {
+	f, paced, report := e.chosen, newBatches(), progressOf(p.stderr, s.name)
+	for left := all; len(left) > 0 && err == nil; report(len(ids), len(all)) {
+		var some []uuid.UUID
+		some, err = paced.next(ctx, len(left), func(most int) ([]uuid.UUID, error) {
+			f.Keys, f.Limit = nil, most
+			for i := range left[:most] {
+				f.Keys = append(f.Keys, left[i].Key)
+			}
+			left = left[most:]
+			return s.effects.ChangeEffects(ctx, f, change)
+		})
+		ids = append(ids, some...)
+	}
+	return ids, err
+}
+
+// account prints how many effects were changed, and names the unchanged effects.
+func (e *entries) account(out io.Writer, done string, all []entry, ids []uuid.UUID) {
+	fmt.Fprintf(out, "%d of %d selected were %s\n", len(ids), len(all), done)
+	there, changed, named := make(map[uuid.UUID]bool), make(map[uuid.UUID]bool), 0
+	for _, id := range ids {
+		changed[id] = true
+	}
+	for i := range all {
+		r := &all[i]
+		there[r.Key] = true
+		if !changed[r.ID] && named < unchanged {
+			named++
+			fmt.Fprintf(out, "%s stays %s\n", r.Key, r.State)
+		}
+	}
+	for _, key := range e.chosen.Keys {
+		if !there[key] {
+			fmt.Fprintf(out, "%s is not selected here\n", key)
+		}
+	}
+}
 
 // entry is an effect as printed, without its intent and result.
 type entry struct {
@@ -296,9 +354,39 @@ type entry struct {
 	History    []history  `json:"history,omitempty"`
 }
 
-// read reads the selected effects.
-func (e *entries) read(ctx context.Context, s *operators) ([]entry, error) {
-	found, err := s.effects.ListEffects(ctx, e.chosen)
+// outcome returns the exit status of a command that fails with err, or succeeds.
+func outcome(err error) (int, error) {
+	if err != nil {
+		return exitFailed, err
+	}
+	return exitOK, nil
+}
+
+// whole reads the selected effects page by page; at most limit effects unless limit is 0.
+func (e *entries) whole(ctx context.Context, s *operators, limit int, report func(done, all int)) ([]entry, error) {
+	f, all := e.chosen, []entry{}
+	for limit == 0 || len(all) < limit {
+		f.Limit = perPage
+		if limit > 0 {
+			f.Limit = min(perPage, limit-len(all))
+		}
+		page, err := e.read(ctx, s, f)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, page...)
+		if len(page) < f.Limit {
+			break
+		}
+		f.After = page[len(page)-1].Seq
+		report(len(all), 0)
+	}
+	return all, nil
+}
+
+// read reads the effects that f selects.
+func (e *entries) read(ctx context.Context, s *operators, f inbox.EffectFilter) ([]entry, error) {
+	found, err := s.effects.ListEffects(ctx, f)
 	list := make([]entry, len(found))
 	for i := range found {
 		r := &found[i]
