@@ -3,8 +3,12 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/boxpair/boxpair/internal/management"
+	"github.com/boxpair/boxpair/internal/topics"
 )
 
 // queueState is a queue that takes a topic, in RabbitMQ.
@@ -22,7 +26,7 @@ func (q *queueState) String() string {
 }
 
 // queues adds to the sights what RabbitMQ has for their topics: the queues bound to the topic's
-// exchange, or the queue of the topic's name.
+// exchange, the queue of the topic's name, or the queues that the topic as a routing key reaches.
 func (x *explainer) queues(ctx context.Context, all []sight) error {
 	if x.broker.URL == "" {
 		return nil
@@ -37,20 +41,28 @@ func (x *explainer) queues(ctx context.Context, all []sight) error {
 	if err != nil {
 		return fmt.Errorf("--management: %w", err)
 	}
+	routes, err := x.routes(ctx)
+	if err != nil {
+		return err
+	}
 	known := make(map[string][]queueState)
 	for i := range all {
-		for k := range all[i].Events {
-			topic := all[i].Events[k].Topic
+		one := &all[i]
+		for k := range one.Events {
+			topic := one.Events[k].Topic
 			if _, read := known[topic]; !read {
-				if known[topic], err = queuesOf(ctx, api, topic); err != nil {
+				if known[topic], err = queuesOf(ctx, api, topic, routes[topic]); err != nil {
 					return say(err)
 				}
 			}
-			all[i].Queues = append(all[i].Queues, known[topic]...)
 			for _, q := range known[topic] {
+				if slices.ContainsFunc(one.Queues, func(other queueState) bool { return other.Queue == q.Queue }) {
+					continue
+				}
+				one.Queues = append(one.Queues, q)
 				if q.Ready > 0 && q.Consumers == 0 {
-					all[i].Done = false
-					all[i].Heal = append(all[i].Heal, "# nobody consumes queue "+plain(q.Queue)+": start its consumer")
+					one.Done = false
+					one.Heal = append(one.Heal, "# nobody consumes queue "+plain(q.Queue)+": start its consumer")
 				}
 			}
 		}
@@ -58,24 +70,131 @@ func (x *explainer) queues(ctx context.Context, all []sight) error {
 	return nil
 }
 
-func queuesOf(ctx context.Context, api *management.API, topic string) ([]queueState, error) {
-	var bindings []struct {
+// routes returns the routes of each topic that the relays have reported.
+func (x *explainer) routes(ctx context.Context) (map[string][]string, error) {
+	routes := make(map[string][]string)
+	err := x.each(ctx, true, func(s *operators) error {
+		if s.isInbox {
+			return nil
+		}
+		relays, err := s.outbox.ListRelays(ctx)
+		for i := range relays {
+			for _, t := range relays[i].Topics {
+				routes[t.Topic] = append(routes[t.Topic], t.Route)
+			}
+		}
+		return err
+	})
+	return routes, err
+}
+
+// bindings follows a topic from exchange to queue.
+type bindings struct {
+	api    *management.API
+	topic  string
+	queues []string        // in the order in which they are reached
+	seen   map[string]bool // names of queues, and of exchanges behind a slash
+}
+
+type exchange struct {
+	Name string `json:"name"`
+	Type string `json:"type"`
+}
+
+// follow adds the queues that get the topic from an exchange, and tells whether there is such an exchange.
+func (b *bindings) follow(ctx context.Context, from exchange) (bool, error) {
+	if b.seen["/"+from.Name] {
+		return true, nil
+	}
+	b.seen["/"+from.Name] = true
+	var list []struct {
 		Destination     string `json:"destination"`
 		DestinationType string `json:"destination_type"`
+		Key             string `json:"routing_key"`
 	}
-	if _, err := api.Get(ctx, &bindings, "exchanges", api.VHost, topic, "bindings", "source"); err != nil {
-		return nil, err
+	found, err := b.api.Get(ctx, &list, "exchanges", b.api.VHost, from.Name, "bindings", "source")
+	if err != nil {
+		return found, err
 	}
-	names := []string{topic}
-	for _, b := range bindings {
-		if b.DestinationType == "queue" {
-			names = append(names, b.Destination)
+	for _, binding := range list {
+		if !b.passes(from.Type, binding.Key) {
+			continue
+		}
+		if binding.DestinationType == "queue" {
+			b.add(binding.Destination)
+			continue
+		}
+		var next exchange
+		if there, err := b.api.Get(ctx, &next, "exchanges", b.api.VHost, binding.Destination); err != nil {
+			return found, err
+		} else if there {
+			next.Name = binding.Destination
+			if _, err := b.follow(ctx, next); err != nil {
+				return found, err
+			}
 		}
 	}
+	return found, nil
+}
+
+func (b *bindings) add(queue string) {
+	if !b.seen[queue] {
+		b.seen[queue], b.queues = true, append(b.queues, queue)
+	}
+}
+
+// passes tells whether an exchange passes the topic on by a binding key: the topic's, or one of a shard of a
+// partitioned topic. Exchanges other than topic and direct exchanges pass on all messages.
+func (b *bindings) passes(kind, key string) bool {
+	if shard, is := strings.CutPrefix(key, b.topic+"."); is {
+		if _, err := strconv.Atoi(shard); err == nil {
+			return true
+		}
+	}
+	switch kind {
+	case "topic":
+		return topics.Match(key, b.topic)
+	case "direct":
+		return key == b.topic
+	}
+	return true
+}
+
+// queuesOf returns the queues that get a topic: of the topic's exchange and the queue of the topic's name or,
+// if there is neither, of any exchange that the topic's routes may name.
+func queuesOf(ctx context.Context, api *management.API, topic string, routes []string) ([]queueState, error) {
+	b := &bindings{api: api, topic: topic, seen: make(map[string]bool)}
+	own, err := b.follow(ctx, exchange{Name: topic})
+	if err != nil {
+		return nil, err
+	}
+	b.add(topic)
+	list, err := b.states(ctx)
+	if err != nil || own || len(list) > 0 {
+		return list, err
+	}
+	var all []exchange
+	if _, err := api.Get(ctx, &all, "exchanges", api.VHost); err != nil {
+		return nil, err
+	}
+	for _, e := range all {
+		named := len(routes) == 0 || slices.ContainsFunc(routes, func(route string) bool { return strings.Contains(route, " "+e.Name+"/") })
+		if e.Name == "" || !named || e.Type != "topic" && e.Type != "direct" {
+			continue
+		}
+		if _, err := b.follow(ctx, e); err != nil {
+			return nil, err
+		}
+	}
+	return b.states(ctx)
+}
+
+// states reads the state of the queues.
+func (b *bindings) states(ctx context.Context) ([]queueState, error) {
 	list := []queueState{}
-	for _, name := range names {
-		q := queueState{Queue: name, Topic: topic}
-		found, err := api.Get(ctx, &q, "queues", api.VHost, name)
+	for _, name := range b.queues {
+		q := queueState{Queue: name, Topic: b.topic}
+		found, err := b.api.Get(ctx, &q, "queues", b.api.VHost, name)
 		if err != nil {
 			return nil, err
 		}

@@ -67,6 +67,42 @@ func TestWhyKnowsTheQueuesOfTheTopic(t *testing.T) {
 	r.says(exitOK, args, "delivered   the broker confirmed it", "broker      could not be asked: no management API at")
 }
 
+// TestWhyFollowsTheBindingsOfTheTopic, through exchanges that several topics share and from partitions
+// that are bound many times.
+func TestWhyFollowsTheBindingsOfTheTopic(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 2)
+	r.exec(`DELETE FROM boxpair.outbox_queue`, `INSERT INTO boxpair.outbox_receipts (relay, event_ids) VALUES ('relay-1', '{1,2}')`)
+	const queue = `{"messages_ready": 2, "messages_unacknowledged": 0, "consumers": 0}`
+	answers := map[string]string{
+		"/exchanges//": `[{"name": "", "type": "direct"}, {"name": "amq.fanout", "type": "fanout"}, {"name": "shop", "type": "topic"}]`,
+		"/exchanges///shop/bindings/source": `[
+			{"destination": "order.placed_stock", "destination_type": "queue", "routing_key": "order.#"},
+			{"destination": "parts.1of2", "destination_type": "queue", "routing_key": "order.placed.0"},
+			{"destination": "parts.1of2", "destination_type": "queue", "routing_key": "order.placed.2"},
+			{"destination": "copies", "destination_type": "exchange", "routing_key": "order.placed"},
+			{"destination": "others", "destination_type": "queue", "routing_key": "payment.#"}]`,
+		"/exchanges///copies":                 `{"type": "fanout"}`,
+		"/exchanges///copies/bindings/source": `[{"destination": "audit", "destination_type": "queue", "routing_key": ""}, {"destination": "shop", "destination_type": "exchange"}]`,
+		"/queues///order.placed_stock":        queue, "/queues///parts.1of2": queue, "/queues///audit": queue, "/queues///others": queue,
+	}
+	broker := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		text, found := answers[strings.TrimPrefix(q.URL.Path, "/api")]
+		if !found {
+			http.NotFound(w, q)
+		}
+		_, _ = w.Write([]byte(text))
+	}))
+	t.Cleanup(broker.Close)
+	args := "why " + id(1).String() + " --management " + broker.URL
+	out := r.says(exitFound, args, "queue order.placed_stock has 2 messages", "nobody consumes queue order.placed_stock", "queue audit has 2 messages")
+	if strings.Contains(out, "others") || strings.Count(out, "queue parts.1of2 has") != 1 || strings.Count(out, "nobody consumes queue parts.1of2") != 1 {
+		t.Error(out)
+	}
+	r.exec(relayOwns, `UPDATE boxpair.outbox_relays SET report = '{"topics": [{"topic": "order.placed", "route": "relay other/order.placed"}]}', reported_at = now()`)
+	r.says(exitOK, args, "no queue takes topic order.placed") // on the route that the relay has reported
+}
+
 // TestOverdueRetryIsNotHealedByARedrive: no process takes the message up, so another time changes
 // nothing.
 func TestOverdueRetryIsNotHealedByARedrive(t *testing.T) {
