@@ -2,9 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
-	"slices"
-	"strconv"
 	"time"
 
 	"github.com/google/uuid"
@@ -23,6 +20,7 @@ type sight struct {
 	Inbox  []seenMessage `json:"messages"`
 	Queues []queueState  `json:"queues,omitempty"`       // with --management
 	Broker string        `json:"broker_error,omitempty"` // why the broker was not asked
+	Caused int           `json:"caused,omitempty"`       // the number of events that handlers of the event wrote, with why
 	Heal   []string      `json:"heal"`                   // commands, in the order in which they help; never null
 
 	// earlier and later are delivered events of the topic around the event; their consumers get the topic.
@@ -70,6 +68,8 @@ type seenMessage struct {
 	Consumer      string     `json:"consumer"`
 	State         string     `json:"state"`
 	Why           string     `json:"why"`
+	Topic         string     `json:"topic,omitempty"` // as key: unknown of an applied message
+	Key           string     `json:"key,omitempty"`
 	Seq           int64      `json:"number,omitempty"`
 	Attempts      int        `json:"attempts"`
 	Since         time.Time  `json:"since"`
@@ -77,8 +77,10 @@ type seenMessage struct {
 	LastError     string     `json:"last_error,omitempty"`
 	Reason        string     `json:"reason,omitempty"`
 	History       []history  `json:"history,omitempty"`
+	Payload       *string    `json:"payload,omitempty"`
 
-	Suppressed *suppressed `json:"suppressed_by_consumer,omitempty"` // copies of any message, not of this one
+	Metadata   map[string]string `json:"metadata,omitempty"`
+	Suppressed *suppressed       `json:"suppressed_by_consumer,omitempty"` // copies of any message, not of this one
 }
 
 // explainer reads and explains events.
@@ -87,6 +89,7 @@ type explainer struct {
 	display
 
 	content, details bool
+	most             int // how many events a key, source or correlation ID names; 0 for mostNamed
 	broker           amqp.Management
 	origin           origin
 }
@@ -223,7 +226,7 @@ const mostConsumers = 100
 
 // messages adds the messages of an inbox.
 func (x *explainer) messages(ctx context.Context, s *operators, ids []uuid.UUID, at map[uuid.UUID]*sight) error {
-	found, err := s.messages.SearchMessages(ctx, inbox.Query{IDs: ids, Limit: mostConsumers * len(ids)})
+	found, err := s.messages.SearchMessages(ctx, inbox.Query{IDs: ids, Limit: mostConsumers * len(ids), Content: x.content})
 	if err != nil {
 		return err
 	}
@@ -244,9 +247,13 @@ func (x *explainer) messages(ctx context.Context, s *operators, ids []uuid.UUID,
 			continue
 		}
 		seen := seenMessage{
-			Database: s.name, Consumer: m.Consumer, State: string(m.State), Why: m.Why, Seq: m.Seq, Attempts: m.Attempts, Since: m.Since,
+			Database: s.name, Consumer: m.Consumer, State: string(m.State), Why: m.Why, Topic: m.Topic, Key: m.Key, Seq: m.Seq, Attempts: m.Attempts, Since: m.Since,
 			NextAttemptAt: maybe(m.NextAttemptAt), LastError: m.LastError, Reason: m.Reason,
 			Suppressed: suppressedBy(m.Consumer, running),
+		}
+		if m.Payload != nil {
+			payload := string(m.Payload)
+			seen.Payload, seen.Metadata = &payload, m.Metadata
 		}
 		if x.details {
 			if seen.History, err = s.ofMessage(ctx, m.ID, m.Consumer, 0); err != nil {
@@ -264,81 +271,3 @@ func (x *explainer) messages(ctx context.Context, s *operators, ids []uuid.UUID,
 	}
 	return nil
 }
-
-// errNothing is returned if no database knows the requested event.
-var errNothing = errors.New("no given database knows an event or message by this ID, key, source or correlation ID")
-
-// named returns the dispatch IDs that text names: an ID, its first digits, or a key, source or correlation
-// ID of the latest events.
-func (x *explainer) named(ctx context.Context, text string) ([]uuid.UUID, error) {
-	r, err := parseID(text)
-	isID := err == nil
-	if isID && r.whole() {
-		return []uuid.UUID{r.from}, nil
-	}
-	var ids []uuid.UUID
-	known := make(map[uuid.UUID]bool)
-	add := func(id uuid.UUID) {
-		if !known[id] {
-			known[id], ids = true, append(ids, id)
-		}
-	}
-	if isID {
-		err := x.each(ctx, true, func(s *operators) error {
-			found, err := s.matching(ctx, r)
-			for _, id := range found {
-				add(id)
-			}
-			return err
-		})
-		if err != nil || len(ids) > 0 {
-			return ids, err
-		}
-	}
-	queries := []outbox.Query{
-		{Key: text, States: []outbox.State{outbox.PendingState, outbox.Retrying, outbox.Following, outbox.Dead, outbox.DeferredState}},
-		{Named: text},
-	}
-	if q := numbered(text); len(q.Seqs) > 0 {
-		queries = append(queries, q)
-	}
-	err = x.each(ctx, true, func(s *operators) error {
-		if s.isInbox {
-			return nil
-		}
-		for i, q := range queries { // the first query with results, in any database, counts
-			q.Limit = mostNamed
-			found, err := s.events.Search(ctx, q)
-			if err != nil {
-				return err
-			}
-			if len(found.Events) == 0 {
-				continue
-			}
-			if i+1 < len(queries) {
-				queries, ids = queries[:i+1], nil
-				clear(known)
-			}
-			for i := range slices.Backward(found.Events) { // the first event of a key holds up the rest
-				add(found.Events[i].ID)
-			}
-			return nil
-		}
-		return nil
-	})
-	if err != nil || len(ids) > 0 {
-		return ids, err
-	}
-	return nil, errNothing
-}
-
-// numbered selects the event with a number, if text is a number.
-func numbered(text string) (q outbox.Query) {
-	if n, err := strconv.ParseInt(text, 10, 64); err == nil && n > 0 {
-		q.Seqs = []int64{n}
-	}
-	return q
-}
-
-// mostNamed is how many events a key, source or correlation ID names at most.
-const mostNamed = 10

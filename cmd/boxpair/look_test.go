@@ -151,6 +151,34 @@ func TestShowHasTheWholeLifeOfAnEvent(t *testing.T) {
 	}
 }
 
+// TestPoisonMessageIsFoundAndShownByItsInbox, without the database that wrote it.
+func TestPoisonMessageIsFoundAndShownByItsInbox(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 0)
+	r.exec(`INSERT INTO boxpair.inbox_consumers (name, window_size) VALUES ('stock/reserve', '14 days')`,
+		`INSERT INTO boxpair.inbox_parked (consumer, dispatch_id, digest, topic, key, ordered, claimed, metadata, payload, state, attempts, last_error)
+			SELECT 1, m.id::uuid, decode(repeat('00', 16), 'hex'), 'order.placed', m.key, true, false, m.metadata::jsonb, '`+payload+`', m.state, 10, 'no stock'
+			FROM (VALUES ('`+id(1).String()+`', 'customer-42', '{"correlation_id": "request-7", "boxpair-source": "order/1"}', 'dead'),
+				('`+id(2).String()+`', 'customer-42', '{}', 'discarded')) m (id, key, metadata, state)`)
+	says := func(status int, args string, texts ...string) {
+		t.Helper()
+		got, out, errs := call(t, nil, append(strings.Fields(args), "--inbox", r.url)...)
+		for _, text := range append(texts, id(1).String()+"\n") {
+			if got != status || !strings.Contains(out, text) || strings.Contains(out, id(2).String()) || strings.Contains(out, payload) != strings.Contains(args, "--payload") {
+				t.Errorf("%s: %d, %q is missing in:\n%s%s", args, got, text, out, errs)
+			}
+		}
+	}
+	for _, name := range []string{"customer-42", "request-7", "order/1", id(1).String()[:8], id(1).String()} {
+		says(exitFound, "why "+name, "message     order.placed, key customer-42\n", "last error  no stock")
+	}
+	says(exitOK, "show request-7", "topic           order.placed\n", "key             customer-42\n")
+	says(exitOK, "show --payload customer-42", "payload         "+payload+"\n", "metadata correlation_id request-7\n")
+	if status, _, errs := call(t, nil, "why", "customer-7", "--inbox", r.url); status != exitFailed || !strings.Contains(errs, "no given database knows") {
+		t.Errorf("%d, %q", status, errs)
+	}
+}
+
 func TestEventsAreListedInAnyState(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 3)

@@ -74,7 +74,7 @@ var lookCommands = []command{
 and by whom an event was written, whether and when the broker confirmed it, what it waits for and since
 when, which consumers have applied it, and which have earlier events of its topic and not this one; and
 the command that lets it go on. Of a key, the events that wait are explained; if none waits, the latest.
-Keys, sources and correlation IDs are looked for in the latest 20,000 events.
+Keys, sources and correlation IDs are looked for in the latest 20,000 events, and in parked messages.
 
     boxpair why 4b9d2a51 --outbox postgres://monitor@orders/shop --inbox postgres://monitor@stock/stock
 
@@ -102,8 +102,8 @@ The exit status is 1 if something waits.`,
 		}),
 	lookCommand("show", "show everything that the databases know of an event",
 		`Shows events and messages in any state, as facts: by dispatch ID, by the first eight digits of one, by
-key, source or correlation ID, with all attempts, deliveries and changes by operators. Payloads and headers
-are shown with --payload only.
+key, source or correlation ID, with all attempts, deliveries and changes by operators. Payloads and headers,
+also of messages that wait in an inbox, are shown with --payload only.
 
     boxpair show 4b9d2a51 --outbox postgres://monitor@orders/shop --inbox postgres://monitor@stock/stock`,
 		func(s *settings, x *explainer) {
@@ -219,8 +219,13 @@ func (x *explainer) explain(p *process, one *sight) {
 }
 
 func (x *explainer) explainMessages(say func(about, format string, args ...any), one *sight) {
+	named := len(one.Events) > 0
 	for i := range one.Inbox {
 		m := &one.Inbox[i]
+		if !named && m.Topic != "" {
+			named = true
+			say("message", "%s%s", m.Topic, keyed(m.Key))
+		}
 		if m.State == "applied" {
 			say("applied", "by %s %s ago", m.Consumer, short(time.Since(m.Since)))
 			continue
@@ -289,21 +294,29 @@ func (x *explainer) facts(p *process, one *sight) {
 		for _, d := range e.Deliveries {
 			line("confirmed", instant(d.At, "")+" "+d.Relay)
 		}
-		for name, value := range sorted(e.Headers) {
-			line("header "+name, value)
-		}
-		if e.Payload != nil {
-			fmt.Fprintf(out, "  %-15s %s\n", "payload", plain(*e.Payload))
-		}
+		x.body(p, "header", e.Headers, e.Payload)
 	}
 	for i := range one.Inbox {
 		m := &one.Inbox[i]
 		line("consumer", m.Consumer+" in "+m.Database)
+		line("topic", m.Topic)
+		line("key", m.Key)
 		line("state", m.State)
 		if m.Why != m.State {
 			line("why", m.Why)
 		}
 		line("since", instant(m.Since, ""))
 		x.fate(p, m.NextAttemptAt, m.Attempts, m.LastError, m.Reason, m.History)
+		x.body(p, "metadata", m.Metadata, m.Payload)
+	}
+}
+
+// body prints headers or metadata, and the payload unless it is nil.
+func (x *explainer) body(p *process, kind string, headers map[string]string, payload *string) {
+	for name, value := range sorted(headers) {
+		x.fact(p, kind+" "+name, value)
+	}
+	if payload != nil {
+		fmt.Fprintf(p.stdout, "  %-15s %s\n", "payload", plain(*payload))
 	}
 }
