@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 
@@ -20,7 +21,8 @@ var family = command{
 which consumers have applied each event, which have it and do not go on, and which expect it and have
 not got it. With --wait, waits until everything is done. Known to expect a topic are the consumers that
 --consumer names, and of the first event's topic those that have earlier events. The event is named as for why: by dispatch ID, by
-the first eight digits of one, by key, source or correlation ID, if these mean one event.
+the first eight digits of one, by key, source or correlation ID. If these mean several events that no other of them has caused, the
+trees of the first 20 are shown.
 
     boxpair tree 4b9d2a51 --outbox postgres://monitor@orders/shop --outbox postgres://monitor@stock/stock \
         --inbox postgres://monitor@stock/stock --wait 30s
@@ -67,48 +69,78 @@ func (b *branching) run(ctx context.Context, p *process) (int, error) {
 	case len(b.outboxes) == 0:
 		return exitFailed, fmt.Errorf("--outbox (or %s_URL): is missing", envOf("outbox"))
 	}
-	id, err := b.root(ctx)
+	roots, more, err := b.roots(ctx)
 	if err != nil {
 		return exitFailed, err
 	}
-	if err := b.expect(ctx, id); err != nil {
-		return exitFailed, err
-	}
-	all, err := b.open(ctx)
-	if err != nil {
-		return exitFailed, err
-	}
-	config := lineage.Config{Consumers: b.consumers}
-	for _, s := range all {
-		if s.isInbox {
-			config.Inboxes = append(config.Inboxes, lineage.Inbox{Name: s.name, Messages: s.messages})
-			continue
+	for _, id := range roots {
+		if err := b.expect(ctx, id); err != nil {
+			return exitFailed, err
 		}
-		config.Outboxes = append(config.Outboxes, lineage.Outbox{Name: s.name, Events: s.events})
 	}
-	l, err := lineage.New(config)
+	l, err := b.lineage(ctx, lineage.Config{Consumers: b.consumers})
 	if err != nil {
 		return exitFailed, err
 	}
-	return b.follow(ctx, p, l, id)
+	return b.follow(ctx, p, l, roots, more)
 }
 
-// root returns the dispatch ID of the requested event, given by ID, by first digits of the ID, by key,
-// by source or by correlation ID.
-func (b *branching) root(ctx context.Context) (uuid.UUID, error) {
-	x := &explainer{databases: b.databases}
+const (
+	// mostRoots is how many trees are shown at most.
+	mostRoots = 20
+	// mostOfTrees is how many events of a key, source or correlation ID are searched for roots.
+	mostOfTrees = 1000
+)
+
+// roots returns the dispatch IDs of the requested events that no other requested event has caused, and
+// whether there may be more. The events are given by ID, by first digits of the ID, by key, by source or by
+// correlation ID.
+func (b *branching) roots(ctx context.Context) (roots []uuid.UUID, more bool, err error) {
+	x := &explainer{databases: b.databases, most: mostOfTrees}
 	ids, err := x.named(ctx, b.asked[0])
-	switch {
-	case err != nil:
-		return uuid.Nil, fmt.Errorf("%s: %w", b.asked[0], err)
-	case len(ids) > 1:
-		list := make([]string, len(ids))
-		for i := range ids {
-			list[i] = ids[i].String()
-		}
-		return uuid.Nil, fmt.Errorf("%s names several events: give one of the IDs %s", b.asked[0], strings.Join(list, ", "))
+	if err != nil {
+		return nil, false, fmt.Errorf("%s: %w", b.asked[0], err)
 	}
-	return ids[0], nil
+	if len(ids) == 1 {
+		return ids, false, nil
+	}
+	l, err := b.lineage(ctx, lineage.Config{})
+	if err != nil {
+		return nil, false, err
+	}
+	caused := make(map[uuid.UUID]bool)
+	var mark func(n *lineage.Node)
+	mark = func(n *lineage.Node) {
+		for _, child := range n.Children {
+			caused[child.Event.ID] = true
+			mark(child)
+		}
+	}
+	more = len(ids) >= mostOfTrees
+	unknown := errNothing
+	for _, id := range ids {
+		if caused[id] {
+			continue
+		}
+		if len(roots) == mostRoots {
+			more = true
+			break
+		}
+		switch root, err := l.Tree(ctx, id); {
+		case errors.Is(err, lineage.ErrUnknown): // a message whose event is gone
+			unknown = err
+		case err != nil:
+			return nil, false, err
+		default:
+			roots = append(roots, id)
+			mark(root)
+		}
+	}
+	roots = slices.DeleteFunc(roots, func(id uuid.UUID) bool { return caused[id] }) // by a tree of a later outbox
+	if len(roots) == 0 {
+		return nil, false, unknown
+	}
+	return roots, more, nil
 }
 
 // expect adds the consumers that have earlier events of an event's topic, but not the event.
@@ -128,29 +160,40 @@ func (b *branching) expect(ctx context.Context, id uuid.UUID) error {
 	return nil
 }
 
-// follow waits with --wait until the tree is done, and prints the tree.
-func (b *branching) follow(ctx context.Context, p *process, l *lineage.Lineage, id uuid.UUID) (int, error) {
-	if b.wait > 0 {
-		bounded, cancel := context.WithTimeout(ctx, b.wait)
-		err := l.WaitDone(bounded, id)
-		cancel()
+// follow waits with --wait until the trees are done, and prints them. With more, there may be other trees.
+func (b *branching) follow(ctx context.Context, p *process, l *lineage.Lineage, roots []uuid.UUID, more bool) (int, error) {
+	bounded, cancel := context.WithTimeout(ctx, b.wait)
+	defer cancel()
+	for i := 0; i < len(roots) && b.wait > 0; i++ {
+		err := l.WaitDone(bounded, roots[i])
 		if failed := (*lineage.FailedError)(nil); err != nil && !errors.As(err, &failed) && bounded.Err() == nil {
 			return exitFailed, err
 		}
 	}
-	root, err := l.Tree(ctx, id)
-	if err != nil {
-		return exitFailed, err
+	progress := lineage.Progress{Cut: more}
+	trees := make([]*lineage.Node, len(roots))
+	for i, id := range roots {
+		root, err := l.Tree(ctx, id)
+		if err != nil {
+			return exitFailed, err
+		}
+		one := root.Progress()
+		progress.Events, progress.Cut, progress.Open = progress.Events+one.Events, progress.Cut || one.Cut, append(progress.Open, one.Open...)
+		trees[i] = root
 	}
-	progress := root.Progress()
 	status := exitOK
 	if !progress.Done() {
 		status = exitFound
 	}
-	if b.json() {
-		return status, b.encode(p.stdout, map[string]any{"done": progress.Done(), "events": progress.Events, "tree": branchOf(root)})
+	if more {
+		fmt.Fprintf(p.stderr, "the trees of the first %d events are shown; there may be more\n", len(roots))
 	}
-	b.print(p, p.stdout, root, "")
+	if b.json() {
+		return status, b.encode(p.stdout, treesOf(&progress, trees))
+	}
+	for _, root := range trees {
+		b.print(p, p.stdout, root, "")
+	}
 	switch {
 	case progress.Done():
 		fmt.Fprintf(p.stdout, "all is done: %d events\n", progress.Events)
@@ -160,6 +203,61 @@ func (b *branching) follow(ctx context.Context, p *process, l *lineage.Lineage, 
 		fmt.Fprintf(p.stdout, "%d not done, of %d events\n", len(progress.Open), progress.Events)
 	}
 	return status, nil
+}
+
+// treesOf returns trees for JSON: one as tree, several as trees.
+func treesOf(progress *lineage.Progress, trees []*lineage.Node) map[string]any {
+	object := map[string]any{"done": progress.Done(), "events": progress.Events}
+	if len(trees) == 1 {
+		object["tree"] = branchOf(trees[0])
+		return object
+	}
+	list := make([]branch, len(trees))
+	for i := range trees {
+		list[i] = branchOf(trees[i])
+	}
+	object["trees"] = list
+	return object
+}
+
+// caused counts the events that the handlers of the sights' messages wrote.
+func (x *explainer) caused(ctx context.Context, all []sight) error {
+	if len(x.outboxes) == 0 {
+		return nil
+	}
+	l, err := x.lineage(ctx, lineage.Config{MaxDepth: 1})
+	if err != nil {
+		return err
+	}
+	for i := range all {
+		one := &all[i]
+		if len(one.Events) == 0 || len(one.Inbox) == 0 {
+			continue
+		}
+		switch root, err := l.Tree(ctx, one.ID); {
+		case err == nil:
+			one.Caused = len(root.Children)
+		case !errors.Is(err, lineage.ErrUnknown): // the event was removed meanwhile
+			return err
+		}
+	}
+	return nil
+}
+
+// lineage returns a lineage that follows events through all databases.
+func (d *databases) lineage(ctx context.Context, config lineage.Config) (*lineage.Lineage, error) {
+	all, err := d.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range all {
+		if s.isInbox {
+			config.Inboxes = append(config.Inboxes, lineage.Inbox{Name: s.name, Messages: s.messages})
+			continue
+		}
+		config.Outboxes = append(config.Outboxes, lineage.Outbox{Name: s.name, Events: s.events})
+	}
+	return lineage.New(config)
 }
 
 // print prints an event with its messages, and its children below it.

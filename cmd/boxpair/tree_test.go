@@ -42,10 +42,13 @@ func TestTreeShowsWhatAnEventHasCaused(t *testing.T) {
 		return err
 	}, consumer.HandlerConfig{Topic: "order.placed"})
 	ok(t, err)
-	ok(t, outbox.Transact(t.Context(), func(ctx context.Context, w *producer.Writer[*sql.Tx]) error {
-		_, err := w.Write(ctx, producer.Event{Topic: "order.placed", Source: "order", Version: 1, Payload: []byte(payload)})
-		return err
-	}))
+	place := func(version int64) {
+		ok(t, outbox.Transact(t.Context(), func(ctx context.Context, w *producer.Writer[*sql.Tx]) error {
+			_, err := w.Write(ctx, producer.Event{Topic: "order.placed", Source: "order", Version: version, CorrelationID: "request-7", Payload: []byte(payload)})
+			return err
+		}))
+	}
+	place(1)
 	url := "sqlite:" + path
 	tree := func(want int, args ...string) string {
 		t.Helper()
@@ -58,7 +61,7 @@ func TestTreeShowsWhatAnEventHasCaused(t *testing.T) {
 	if out := tree(exitFound); !strings.Contains(out, "  stock/reserve  has not got it\n") || !strings.HasSuffix(out, "2 not done, of 1 events\n") {
 		t.Error(out)
 	}
-	event := transport.Event{ID: id(1), Topic: "order.placed", Payload: []byte(payload)}
+	event := transport.Event{ID: id(1), Topic: "order.placed", CorrelationID: "request-7", Payload: []byte(payload)}
 	ok(t, reserve.Consume(event.Message()))
 	child := idgen.Child("stock/reserve", id(1), 0)
 	if out := tree(exitFound, "--wait", "1s"); !strings.Contains(out, "  stock/reserve  applied\n    "+child.String()[:8]+"  stock.reserved  pending: ") {
@@ -76,6 +79,34 @@ func TestTreeShowsWhatAnEventHasCaused(t *testing.T) {
 	ok(t, json.Unmarshal([]byte(tree(exitOK, "-o", "json")), &got))
 	if !got.Done || len(got.Tree.Children) != 1 || got.Tree.Children[0].ID != child || got.Tree.Children[0].Consumer != "stock/reserve" {
 		t.Errorf("%+v", got)
+	}
+	if status, out, errs := call(t, nil, "why", id(1).String(), "--outbox", url, "--inbox", url); status != exitOK || !strings.Contains(out, "caused      1 events: boxpair tree "+id(1).String()[:8]) {
+		t.Errorf("%d, %s%s", status, out, errs)
+	}
+	// Of the events of a correlation ID, the child is no root.
+	again := []string{"tree", "request-7", "--outbox", url, "--inbox", url}
+	if status, out, errs := call(t, nil, again...); status != exitOK || !strings.HasPrefix(out, id(1).String()[:8]) || !strings.HasSuffix(out, "all is done: 2 events\n") {
+		t.Errorf("%d, %s%s", status, out, errs)
+	}
+	place(2)
+	if status, out, errs := call(t, nil, again...); status != exitFound || !strings.Contains(out, "\n"+id(2).String()[:8]+"  order.placed  pending") || !strings.HasSuffix(out, "not done, of 3 events\n") {
+		t.Errorf("%d, %s%s", status, out, errs)
+	}
+	var both struct {
+		Done  bool
+		Trees []branch
+	}
+	_, out, _ := call(t, nil, append(again, "-o", "json")...)
+	ok(t, json.Unmarshal([]byte(out), &both))
+	if both.Done || len(both.Trees) != 2 || both.Trees[0].ID != id(1) || both.Trees[1].ID != id(2) {
+		t.Errorf("%s", out)
+	}
+	for version := range int64(19) {
+		place(version + 3)
+	}
+	if status, out, errs := call(t, nil, again...); status != exitFound || !strings.Contains(out, id(20).String()[:8]) || strings.Contains(out, id(21).String()[:8]) ||
+		errs != "the trees of the first 20 events are shown; there may be more\n" {
+		t.Errorf("%d, %s%s", status, out, errs)
 	}
 	if status, _, errs := call(t, nil, "tree", "ffffffff", "--outbox", url); status != exitFailed || !strings.Contains(errs, "no given database knows") {
 		t.Errorf("%d, %q", status, errs)

@@ -81,7 +81,7 @@ Keys, sources and correlation IDs are looked for in the latest 20,000 events, an
 The exit status is 1 if something waits.`,
 		func(s *settings, x *explainer) { s.management(&x.broker) },
 		func(ctx context.Context, x *explainer, p *process, all []sight) (int, error) {
-			if err := x.queues(ctx, all); err != nil {
+			if err := errors.Join(x.queues(ctx, all), x.caused(ctx, all)); err != nil {
 				return exitFailed, err
 			}
 			status := exitOK
@@ -210,6 +210,9 @@ func (x *explainer) explain(p *process, one *sight) {
 		say("sent", "a consumer has it, so the broker took it: no relay has recorded that yet")
 	}
 	explainCopies(say, one)
+	if one.Caused > 0 {
+		say("caused", "%d events: boxpair tree %s", one.Caused, x.id(one.ID))
+	}
 	if len(one.Heal) > 0 {
 		fmt.Fprintln(out, "  heal")
 		for _, command := range one.Heal {
