@@ -182,47 +182,47 @@ func (v *viewing) table(all []seenEvent, ids []uuid.UUID, p *process) *grid {
 	return g
 }
 
-// tail prints the events that are written from now on. An event that commits later than an event with a
-// higher number is found as long as the event is among the latest events.
+const (
+	// lookedBack is how many of the latest events tail remembers: an event that commits later than an event
+	// with a higher number is found as long as the event is among them.
+	lookedBack = 200
+	// mostFollowed is how many events of one look are printed.
+	mostFollowed = 100 * lookedBack
+)
+
+// tail prints the events that are written from now on. After the first look, it survives errors of a
+// database: databases come back.
 func (v *viewing) tail(ctx context.Context, p *process) (int, error) {
-	const look = 200
-	printed := make([]map[uuid.UUID]int, len(v.outboxes)) // with the round in which an event was seen last
+	logs := make(map[*target]*followed)
 	again := time.NewTicker(v.every)
 	defer again.Stop()
-	x := &explainer{display: v.display}
-	for round := 0; ; round++ {
-		at := -1
-		err := v.each(ctx, true, func(s *operators) error {
-			at++
-			q := v.query
-			q.Limit = look
-			found, err := s.events.Search(ctx, q)
-			if err != nil {
-				return err
+	said := ""
+	for first := true; ; first = false {
+		var broken error // of the output
+		err := v.each(ctx, !first, func(s *operators) error {
+			log := logs[s.target]
+			if log == nil {
+				log = &followed{}
 			}
-			if printed[at] == nil {
-				printed[at] = make(map[uuid.UUID]int)
+			fresh, err := v.look(ctx, p, s, log)
+			if err == nil {
+				logs[s.target] = log
+				broken = errors.Join(broken, v.stream(p, fresh))
 			}
-			var fresh []listed
-			for i := range slices.Backward(found.Events) {
-				e := &found.Events[i]
-				if _, known := printed[at][e.ID]; !known && round > 0 {
-					fresh = append(fresh, listed{e.ID, x.seen(s, e)})
-				}
-				printed[at][e.ID] = round
-			}
-			for id, seen := range printed[at] {
-				if seen < round {
-					delete(printed[at], id)
-				}
-			}
-			return v.stream(p, fresh)
+			return err
 		})
-		if ctx.Err() != nil {
+		switch {
+		case ctx.Err() != nil:
 			return exitOK, nil // the end of a watch is no failure
-		}
-		if err != nil {
+		case broken != nil:
+			return exitFailed, broken
+		case err == nil:
+			said = ""
+		case first:
 			return exitFailed, err
+		case plain(err.Error()) != said:
+			said = plain(err.Error())
+			fmt.Fprintln(p.stderr, said)
 		}
 		select {
 		case <-ctx.Done():
@@ -230,6 +230,48 @@ func (v *viewing) tail(ctx context.Context, p *process) (int, error) {
 		case <-again.C:
 		}
 	}
+}
+
+// followed is what tail knows of an outbox.
+type followed struct {
+	known map[uuid.UUID]bool // events from floor on; nil before the first look
+	floor int64              // no event below this number is new
+}
+
+// look returns the events that are new since the last look, the first event first. On an error, the next
+// look finds them again.
+func (v *viewing) look(ctx context.Context, p *process, s *operators, log *followed) (fresh []listed, err error) {
+	x, q, next := &explainer{display: v.display}, v.query, *log
+	q.Limit, next.known = lookedBack, make(map[uuid.UUID]bool)
+	for page := 0; ; page++ {
+		found, err := s.events.Search(ctx, q)
+		if err != nil {
+			return nil, err
+		}
+		if page == 0 {
+			next.floor = max(log.floor, found.Before)
+		}
+		for i := range found.Events {
+			e := &found.Events[i]
+			if e.Seq >= next.floor {
+				next.known[e.ID] = true
+			}
+			if log.known != nil && !log.known[e.ID] && e.Seq >= log.floor {
+				fresh = append(fresh, listed{e.ID, x.seen(s, e)})
+			}
+		}
+		if log.known == nil || found.Before <= log.floor {
+			break
+		}
+		if len(fresh) >= mostFollowed {
+			fmt.Fprintf(p.stderr, "%s: more than %d events are new: the first ones are left out: pass --before %d without --follow\n", s.name, mostFollowed, found.Before)
+			break
+		}
+		q.Before = found.Before
+	}
+	*log = next
+	slices.Reverse(fresh)
+	return fresh, nil
 }
 
 // stream prints events one by one, as lines or as one JSON object each.
