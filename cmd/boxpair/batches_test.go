@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -29,6 +32,28 @@ func selectedRows(n int) []parked {
 		all[i] = parked{ID: uuid.New(), Seq: int64(i + 10), shard: i * i % 7}
 	}
 	return all
+}
+
+// TestProgressIsSaidSoonAndThenNowAndThen of a long change, and never of its end.
+func TestProgressIsSaidSoonAndThenNowAndThen(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var out strings.Builder
+		report := progressOf(&out, "shop")
+		said := func(wait time.Duration, done, all int, want string) {
+			t.Helper()
+			time.Sleep(wait)
+			out.Reset()
+			if report(done, all); out.String() != want {
+				t.Errorf("%d of %d: %q, want %q", done, all, out.String(), want)
+			}
+		}
+		said(0, 1, 0, "")
+		said(firstProgress, 100, 0, "shop: 100 selected so far\n")
+		said(progressEvery-1, 2, 100, "")
+		said(1, 3, 100, "shop: 3 of 100\n")
+		said(progressEvery, 100, 100, "")
+	})
 }
 
 // changed changes all by batches, and returns the filter of each batch.
