@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/boxpair/boxpair/internal/pace"
+	"github.com/boxpair/boxpair/producer/internal/field"
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
@@ -30,6 +31,9 @@ type Replay struct {
 	// default of LeaseTTL, an InQueue of 1000 then makes at least some 300 events a second. Defaults
 	// to 1000.
 	InQueue int
+	// Reason says who replays the events and why, in at most 1 KiB. Each event's history keeps it.
+	// Defaults to "".
+	Reason string
 	// Force also sends events beyond their re-send horizon.
 	Force bool
 	// Progress is called after each batch. Defaults to none.
@@ -118,6 +122,10 @@ func (r *Replay) check() error {
 			errs = append(errs, fmt.Errorf("%s: %d is negative", n.name, n.value))
 		}
 	}
+	if len(r.Reason) > maxReason {
+		errs = append(errs, fmt.Errorf("Reason: has %d bytes, more than %d", len(r.Reason), maxReason))
+	}
+	errs = append(errs, field.Value("Reason", r.Reason))
 	if err := errors.Join(errs...); err != nil {
 		return fmt.Errorf("replay: %w", err)
 	}
@@ -141,7 +149,7 @@ func (o *Outbox[TX]) replayBatch(ctx context.Context, r *Replay, report *ReplayR
 		}
 		seqs[i] = e.Seq
 	}
-	queued, err := o.requeue(ctx, seqs)
+	queued, err := o.requeue(ctx, seqs, r.Reason)
 	if err != nil {
 		return nil, err
 	}
@@ -152,16 +160,16 @@ func (o *Outbox[TX]) replayBatch(ctx context.Context, r *Replay, report *ReplayR
 	return queued, nil
 }
 
-func (o *Outbox[TX]) requeue(ctx context.Context, seqs []int64) ([]outbox.Requeued, error) {
+func (o *Outbox[TX]) requeue(ctx context.Context, seqs []int64, reason string) ([]outbox.Requeued, error) {
 	if len(seqs) == 0 {
 		return nil, nil
 	}
-	queued, err := o.store.Requeue(ctx, seqs)
+	queued, err := o.store.Requeue(ctx, seqs, reason)
 	if err != nil {
 		return nil, err
 	}
 	if len(queued) > 0 {
-		o.cfg.Logger.InfoContext(ctx, "events replayed", "events", len(queued),
+		o.cfg.Logger.InfoContext(ctx, "events replayed", "events", len(queued), "reason", reason,
 			"first_dispatch_id", queued[0].ID, "last_dispatch_id", queued[len(queued)-1].ID)
 		o.changed(ctx)
 	}

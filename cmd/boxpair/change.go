@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -46,16 +47,40 @@ func (c *change) because() error {
 	return because(c.reason)
 }
 
+// reasonable checks the reason of a change that needs none.
+func (c *change) reasonable() error {
+	if c.reason == "" {
+		return nil
+	}
+	return because(c.reason)
+}
+
+// loggedReason describes the reason of a change without a history.
+const loggedReason = "the reason, in at most 1 KiB, for the log. Defaults to none."
+
+// note logs a change that no history keeps, with the reason and the operator, if one of them is given.
+func (c *change) note(p *process, s *operators, did string, attrs ...any) {
+	if c.reason+c.operator != "" {
+		logger(p.stderr, "", "").Info(did, append(attrs, "reason", c.reason, "by", c.by(s))...)
+	}
+}
+
+// by returns the operator's name, or "" if nobody has named the operator.
+func (c *change) by(s *operators) string { return cmp.Or(c.operator, s.user) }
+
 // attributed returns the reason with the operator's name, as the history keeps it.
-func (c *change) attributed(s *operators) string {
-	by := c.operator
-	if by == "" {
-		by = s.user
+func (c *change) attributed(s *operators) (string, error) {
+	by := c.by(s)
+	switch suffix := " (by " + by + ")"; {
+	case by == "":
+		return c.reason, nil
+	case c.reason == "":
+		return "by " + by, nil
+	case len(c.reason)+len(suffix) > maxReason:
+		return "", fmt.Errorf("--reason: has %d bytes, want at most %d: the history also names the operator %s", len(c.reason), maxReason-len(suffix), by)
+	default:
+		return c.reason + suffix, nil
 	}
-	if suffix := " (by " + by + ")"; by != "" && len(c.reason)+len(suffix) <= maxReason {
-		return c.reason + suffix
-	}
-	return c.reason
 }
 
 // errDeclined is returned if the operator does not confirm a change.

@@ -238,6 +238,10 @@ func (l *letters) alter(ctx context.Context, p *process, do, done string, batch 
 			}
 			return nil
 		}
+		reason, err := l.attributed(s)
+		if err != nil {
+			return err
+		}
 		if err := l.confirm(p, fmt.Sprintf("%s %d of %s?", do, len(all), s.name), len(all)); err != nil {
 			return err
 		}
@@ -245,7 +249,7 @@ func (l *letters) alter(ctx context.Context, p *process, do, done string, batch 
 			return nil
 		}
 		selected += len(all)
-		ids, err := l.batches(ctx, p, s, all, func(ctx context.Context) ([]uuid.UUID, error) { return batch(ctx, s, l.attributed(s)) })
+		ids, err := l.batches(ctx, p, s, all, func(ctx context.Context) ([]uuid.UUID, error) { return batch(ctx, s, reason) })
 		l.account(p.stderr, done, all, ids)
 		changed = append(changed, ids...)
 		return err

@@ -176,6 +176,55 @@ func TestNothingIsChangedUnlessItIsSelected(t *testing.T) {
 	}
 }
 
+// TestReasonThatLeavesNoRoomForTheNameIsRefused, since the history has to name the operator.
+func TestReasonThatLeavesNoRoomForTheNameIsRefused(t *testing.T) {
+	t.Parallel()
+	url, count := plantDead(t)
+	const want = "--reason: has 1014 bytes, want at most 1013: the history also names the operator night"
+	for _, args := range []string{"dead redrive --all", "dead discard --all", "dead edit --header a=b " + deadID} {
+		status, out, errs := call(t, nil, append(strings.Fields(args), "--outbox", url, "--as", "night", "-m", strings.Repeat("x", 1014))...)
+		if status != exitFailed || out != "" || !strings.Contains(errs, want) {
+			t.Errorf("%s: %d, %q, %q", args, status, out, errs)
+		}
+	}
+	if n := count(`SELECT count(*) FROM boxpair_outbox_parked WHERE state = 'dead'`); n != 1 {
+		t.Errorf("%d are dead", n)
+	}
+}
+
+// TestDeclinedChangeChangesNothing, and says so.
+func TestDeclinedChangeChangesNothing(t *testing.T) {
+	t.Parallel()
+	url, change := plantSQLite(t)
+	for _, state := range []string{"deferred", "dead", "delivered"} {
+		change(`WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 3)
+			INSERT INTO boxpair_outbox_events (dispatch_id, digest, shard, topic, payload, occurred_at, created_at)
+			SELECT randomblob(16), digest, 1, '` + state + `', '', 1, created_at FROM boxpair_outbox_events, n WHERE topic = 'order.placed'`)
+	}
+	change(`DELETE FROM boxpair_outbox_queue`)
+	change(`INSERT INTO boxpair_outbox_deferred (id, due_at, shard, key) SELECT id, (unixepoch() + 86400) * 1000000, 1, '' FROM boxpair_outbox_events WHERE topic = 'deferred'`)
+	change(`INSERT INTO boxpair_outbox_parked (id, shard, key, state, attempts, parked_at, last_error)
+		SELECT id, 1, '', 'dead', 7, 1, 'no route' FROM boxpair_outbox_events WHERE topic = 'dead'`)
+	for _, args := range []string{
+		"dead discard --topic dead -m mistake", "dead redrive --topic dead -m mended", "deferred move --topic deferred --at 0s", "deferred cancel --topic deferred -m paid", "replay --topic delivered",
+	} {
+		words := append(strings.Fields(args), "--outbox", url)
+		question := strings.Fields(strings.TrimPrefix(strings.TrimPrefix(args, "dead "), "deferred "))[0] + " 3 of "
+		for _, answer := range []string{"n\n", "\n", "", "no\n"} {
+			status, out, errs := typed(t, answer, words...)
+			if status != exitFailed || out != "" || !strings.Contains(errs, question) || !strings.Contains(errs, "? [y/N] ") || !strings.Contains(errs, "declined; nothing was changed") {
+				t.Errorf("%s, %q: %d, %q, %q", args, answer, status, out, errs)
+			}
+		}
+		if strings.HasPrefix(args, "dead discard") { // so that they can be redriven
+			continue
+		}
+		if status, _, errs := typed(t, "Y\n", words...); status != exitOK || !strings.Contains(errs, "3 ") {
+			t.Errorf("%s, accepted: %d, %q", args, status, errs)
+		}
+	}
+}
+
 func TestWhatIsNotChangedIsSaid(t *testing.T) {
 	t.Parallel()
 	url, _ := plantDead(t)

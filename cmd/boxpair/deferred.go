@@ -66,25 +66,31 @@ or --all is required. The exit status is 1 if nothing was cancelled.
 			d.defineReason(s, requiredReason)
 		},
 		func(ctx context.Context, d *deferral, p *process) (int, error) {
-			return d.alter(ctx, p, "cancel", "cancelled", d.because(), func(ctx context.Context, s *operators, ids []uuid.UUID) ([]uuid.UUID, error) {
-				return s.outbox.Cancel(ctx, d.attributed(s), ids...)
+			return d.alter(ctx, p, "cancel", "cancelled", d.because(), func(ctx context.Context, s *operators, reason string, ids []uuid.UUID) ([]uuid.UUID, error) {
+				return s.outbox.Cancel(ctx, reason, ids...)
 			})
 		}),
 	deferredCommand("move", "make deferred events due at another time",
 		`Sets the time at which the selected deferred events are due, and prints their IDs. --at 0s makes them
-due at once. A filter, IDs or --all is required. The exit status is 1 if nothing was moved.
+due at once. A filter, IDs or --all is required. With --reason or --as, a line of the log names both.
+The exit status is 1 if nothing was moved.
 
     boxpair deferred move 4b9d2a51 --at 2026-01-31T12:00:00Z --outbox postgres://operator@orders/shop`,
 		func(d *deferral, s *settings) {
 			s.add("at", envOf("at"), "TIME", "when: 2026-01-31T12:00:00Z, 2026-01-31 (in UTC), or a duration from now such as 90m or 0s. Required.", false, ahead(&d.at))
 			d.change.define(s, allDeferred)
+			d.defineReason(s, loggedReason)
 		},
 		func(ctx context.Context, d *deferral, p *process) (int, error) {
 			if d.at.IsZero() {
 				return exitFailed, errors.New("--at: is missing")
 			}
-			return d.alter(ctx, p, "move", "moved", nil, func(ctx context.Context, s *operators, ids []uuid.UUID) ([]uuid.UUID, error) {
-				return s.outbox.Reschedule(ctx, d.at, ids...)
+			return d.alter(ctx, p, "move", "moved", d.reasonable(), func(ctx context.Context, s *operators, _ string, ids []uuid.UUID) ([]uuid.UUID, error) {
+				moved, err := s.outbox.Reschedule(ctx, d.at, ids...)
+				if len(moved) > 0 {
+					d.note(p, s, "deferred events moved", "events", len(moved), "first_dispatch_id", moved[0], "last_dispatch_id", moved[len(moved)-1], "due_at", d.at)
+				}
+				return moved, err
 			})
 		}),
 }
@@ -198,9 +204,9 @@ func listDeferred(ctx context.Context, d *deferral, p *process) (int, error) {
 	return exitOK, nil
 }
 
-// alter changes the selected events in batches, and prints their IDs. unexplained is the error of a
-// missing reason, if the change needs one.
-func (d *deferral) alter(ctx context.Context, p *process, do, done string, unexplained error, batch func(ctx context.Context, s *operators, ids []uuid.UUID) ([]uuid.UUID, error)) (int, error) {
+// alter changes the selected events in batches, and prints their IDs. unexplained is the error of the
+// reason.
+func (d *deferral) alter(ctx context.Context, p *process, do, done string, unexplained error, batch func(ctx context.Context, s *operators, reason string, ids []uuid.UUID) ([]uuid.UUID, error)) (int, error) {
 	var errs []error
 	if f := &d.filter; len(d.ids) == 0 && f.Topic+f.Key == "" && f.From.IsZero() && f.To.IsZero() && !d.every {
 		errs = append(errs, errors.New("--all: no filter given: add one, or pass --all"))
@@ -223,6 +229,10 @@ func (d *deferral) alter(ctx context.Context, p *process, do, done string, unexp
 			changed = append(changed, ids...)
 			return nil
 		}
+		reason, err := d.attributed(s)
+		if err != nil {
+			return err
+		}
 		if err := d.confirm(p, fmt.Sprintf("%s %d of %s?", do, len(ids), s.name), len(ids)); err != nil {
 			return err
 		}
@@ -232,7 +242,7 @@ func (d *deferral) alter(ctx context.Context, p *process, do, done string, unexp
 			some, err = paced.next(ctx, len(left), func(most int) ([]uuid.UUID, error) {
 				chosen := left[:most]
 				left = left[most:]
-				return batch(ctx, s, chosen)
+				return batch(ctx, s, reason, chosen)
 			})
 			changed, n = append(changed, some...), n+len(some)
 			report(n, len(ids))

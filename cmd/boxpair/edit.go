@@ -117,13 +117,17 @@ func (e *editing) edit(ctx context.Context, s *operators, id uuid.UUID, payload 
 			}
 		}
 	}
+	reason, err := e.attributed(s)
+	if err != nil {
+		return uuid.Nil, err
+	}
 	if s.isInbox {
-		return s.inbox.Edit(ctx, e.consumer, id, e.attributed(s), func(c *consumer.Content) error {
+		return s.inbox.Edit(ctx, e.consumer, id, reason, func(c *consumer.Content) error {
 			change(&c.Payload, &c.Headers)
 			return nil
 		})
 	}
-	return s.outbox.Edit(ctx, id, e.attributed(s), func(c *producer.Content) error {
+	return s.outbox.Edit(ctx, id, reason, func(c *producer.Content) error {
 		change(&c.Payload, &c.Headers)
 		return nil
 	})

@@ -226,9 +226,11 @@ func resolveEffect(ctx context.Context, e *entries, p *process) (int, error) {
 		return exitFailed, err
 	}
 	return outcome(e.with(ctx, func(s *operators) error {
-		ids, err := s.effects.ChangeEffects(ctx, e.chosen, inbox.EffectChange{
-			State: inbox.EffectAnswered, Result: []byte(e.result), Reason: e.attributed(s),
-		})
+		reason, err := e.attributed(s)
+		if err != nil {
+			return err
+		}
+		ids, err := s.effects.ChangeEffects(ctx, e.chosen, inbox.EffectChange{State: inbox.EffectAnswered, Result: []byte(e.result), Reason: reason})
 		if err == nil && len(ids) == 0 {
 			return e.unresolved(ctx, s)
 		}
@@ -277,10 +279,14 @@ func (e *entries) alter(ctx context.Context, p *process, do, done string, to inb
 			}
 			return nil
 		}
+		reason, err := e.attributed(s)
+		if err != nil {
+			return err
+		}
 		if err := e.confirm(p, fmt.Sprintf("%s %d of %s?", do, len(all), s.name), len(all)); err != nil {
 			return err
 		}
-		changed, err = e.batches(ctx, p, s, all, inbox.EffectChange{State: to, Reason: e.attributed(s)})
+		changed, err = e.batches(ctx, p, s, all, inbox.EffectChange{State: to, Reason: reason})
 		e.account(p.stderr, done, all, changed)
 		return err
 	})

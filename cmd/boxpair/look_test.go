@@ -280,6 +280,8 @@ func TestDeferredEventsAreListedMovedAndCancelled(t *testing.T) {
 	}
 	deferred(exitOK, "list", id(1).String()[:8]+"  in 23h", "order.placed")
 	deferred(exitOK, "move "+id(1).String()+" --at 0s", id(1).String()+"\n", "1 of 1 selected were moved")
+	deferred(exitOK, "move "+id(3).String()+" --at 2h -m customer --as night", "level=INFO", `msg="deferred events moved" events=1 first_dispatch_id=`+id(3).String(), " reason=customer by=night\n")
+	deferred(exitFailed, "move --all --at 2h -m "+strings.Repeat("x", 1025), "--reason: want at most 1 KiB")
 	deferred(exitOK, "cancel "+id(2).String()[:8]+" -m paid", id(2).String()+"\n", "1 of 1 selected were cancelled")
 	deferred(exitOK, "cancel --all --dry-run", "2 selected; nothing was cancelled")
 	deferred(exitFound, "cancel --topic none -m paid", "0 of 0 selected were cancelled")
@@ -304,7 +306,10 @@ func TestReplaySendsAgainWhatIsSelected(t *testing.T) {
 	again(exitFailed, "", "--all: no filter given")
 	again(exitOK, "--all --dry-run", "3 selected; nothing was replayed")
 	again(exitOK, "--key k --limit 2", "2 replayed")
-	again(exitOK, id(3).String(), "1 replayed")
+	again(exitOK, id(3).String()+" -m newcomer --as night", "1 replayed")
+	again(exitFailed, "--all --as night -m "+strings.Repeat("x", 1020), "--reason: has 1020 bytes, want at most 1013: the history also names the operator night")
+	r.says(exitOK, "show "+id(3).String(), "Z newcomer (by night)\n")
+	r.says(exitOK, "show "+id(1).String(), "Z by ")
 	again(exitFound, "--topic none", "0 replayed")
 }
 

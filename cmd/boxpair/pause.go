@@ -45,7 +45,7 @@ The end is judged by the database's clock: a pause that is over by that clock is
 			s.text(&p.pause.Reason, "reason", "TEXT", "the reason, in at most 1 KiB. Required.")
 			s.duration(&p.period, "for", "how long, from now. Defaults to no end.")
 			s.add("until", envOf("until"), "TIME", "until when: 2026-01-31T12:00:00Z, or 2026-01-31 (in UTC). Defaults to no end.", false, future(&p.pause.Until))
-			s.add("as", envOf("as"), "NAME", "the operator's name. Defaults to the database's user; SQLite has none.", false, nameTo(&p.pause.By))
+			p.defineBy(s)
 			s.on(&p.yes, "yes", "do not ask for a confirmation of a name that nobody knows. Without a terminal, no command asks.")
 			return p.begin
 		},
@@ -55,12 +55,14 @@ The end is judged by the database's clock: a pause that is over by that clock is
 		summary: "end a pause",
 		group:   changing,
 		details: `Ends a pause that boxpair pause has begun, selected by the same text. Relays and consumers go on within a second. The exit status
-is 1 if nothing was paused under the name; the pauses in force are then printed.
+is 1 if nothing was paused under the name; the pauses in force are then printed. With --reason or --as, a line of the log names both.
 
     boxpair resume --outbox postgres://operator@orders/shop --topic 'order.#'`,
 		define: func(s *settings) func(context.Context, *process) (int, error) {
 			p := &pausing{}
 			p.define(s)
+			s.text(&p.pause.Reason, "reason", "TEXT", loggedReason)
+			p.defineBy(s)
 			return p.end
 		},
 	},
@@ -76,6 +78,10 @@ func (p *pausing) define(s *settings) {
 	})
 	s.add("downstream", envOf("downstream"), "NAME", "a downstream of the relays of an outbox.", false, nameTo(&p.downstream))
 	s.add("consumer", envOf("consumer"), "NAME", "a consumer of an inbox, such as stock/reserve, or stock/* for all consumers of a service.", false, nameTo(&p.consumer))
+}
+
+func (p *pausing) defineBy(s *settings) {
+	s.add("as", envOf("as"), "NAME", "the operator's name. Defaults to the database's user; SQLite has none.", false, nameTo(&p.pause.By))
 }
 
 const maxPauseName = 255
@@ -212,7 +218,8 @@ func (p *pausing) spelt(ctx context.Context, s *operators, proc *process) error 
 }
 
 func (p *pausing) end(ctx context.Context, proc *process) (int, error) {
-	if err := p.choose(); err != nil {
+	why := change{reason: p.pause.Reason, operator: p.pause.By}
+	if err := errors.Join(p.choose(), why.reasonable()); err != nil {
 		return exitFailed, err
 	}
 	status := exitOK
@@ -223,6 +230,7 @@ func (p *pausing) end(ctx context.Context, proc *process) (int, error) {
 			return err
 		}
 		if ended {
+			why.note(proc, s, "pause ended", "kind", p.pause.Kind, "name", p.pause.Name)
 			_, err := fmt.Fprintf(proc.stdout, "%s %s is resumed\n", p.pause.Kind, plain(p.pause.Name))
 			return err
 		}

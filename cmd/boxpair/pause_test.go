@@ -54,7 +54,10 @@ func TestWhatIsPausedIsSaidUntilItIsResumed(t *testing.T) {
 		strings.Contains(errs, "stock") {
 		t.Errorf("%d, %q, %q", status, out, errs)
 	}
-	said("downstream analytics is resumed\n", "resume", "--outbox", url, "--downstream", "analytics")
+	status, out, errs = call(t, nil, "resume", "--outbox", url, "--downstream", "analytics", "-m", "it has moved", "--as", "bob")
+	if status != exitOK || out != "downstream analytics is resumed\n" || !strings.Contains(errs, `level=INFO msg="pause ended" kind=downstream name=analytics reason="it has moved" by=bob`) {
+		t.Errorf("%d, %q, %q", status, out, errs)
+	}
 	status, out, errs = call(t, nil, "resume", "--outbox", url, "--downstream", "analytics")
 	if status != exitFound || out != "" || errs != "downstream analytics is not paused; nothing is\n" {
 		t.Errorf("%d, %q, %q", status, out, errs)

@@ -13,8 +13,8 @@ var replay = command{
 	summary: "send delivered events again, for a new consumer or a lost one",
 	details: `Sends delivered events that are still retained again, under their old dispatch IDs: a consumer that has
 applied an event skips the copy, a new consumer applies the event. Events of one key are sent in
-order. The relays of the outbox send them; the command waits until all are queued. A filter or --all is
-required.
+order. The relays of the outbox send them; the command waits until all are queued. The events' history keeps
+reason and operator. A filter or --all is required.
 
     boxpair replay --outbox postgres://operator@orders/shop --topic order.placed --from 2026-01-31
 
@@ -51,6 +51,7 @@ func (r *replaying) define(s *settings) {
 	s.on(&c.Force, "force", "also events whose re-send horizon is over.")
 	s.on(&r.yes, "yes", "do not ask for a confirmation. Without a terminal, no command asks.")
 	s.on(&r.dry, "dry-run", "change nothing, and say how many events are selected.")
+	r.defineReason(s, "the reason, in at most 1 KiB, for the history. Defaults to none.")
 	r.display.define(s)
 	s.idsAfterFlags("[ID…]", &r.ids)
 }
@@ -58,6 +59,9 @@ func (r *replaying) define(s *settings) {
 func (r *replaying) run(ctx context.Context, p *process) (int, error) {
 	if len(r.outboxes) != 1 {
 		return exitFailed, fmt.Errorf("--outbox (or %s_URL): want exactly one, got %d", envOf("outbox"), len(r.outboxes))
+	}
+	if err := r.reasonable(); err != nil {
+		return exitFailed, err
 	}
 	var report producer.ReplayReport
 	err := r.each(ctx, false, func(s *operators) (err error) {
@@ -69,6 +73,9 @@ func (r *replaying) run(ctx context.Context, p *process) (int, error) {
 			return errors.New("--all: no filter given: add one, or pass --all")
 		}
 		c.After = int64(r.after)
+		if c.Reason, err = r.attributed(s); err != nil {
+			return err
+		}
 		if r.dry || p.asks && !r.yes {
 			n, err := count(ctx, s, c, progressOf(p.stderr, s.name))
 			if err != nil {

@@ -178,10 +178,10 @@ type OperatorStore interface {
 	// Retained scans the next scan events of the log behind after. It returns at most limit events,
 	// selected by s and neither deferred, queued nor parked. It locks nothing.
 	Retained(ctx context.Context, s Selection, after int64, scan, limit int) (Page, error)
-	// Requeue queues events of the log again, with new rounds (see [Queued]) and a note in their
-	// attempts, asks the owners of their shards for a rewind, and returns the queued events. Events
+	// Requeue queues events of the log again, with new rounds (see [Queued]) and a note with
+	// reason, which may be empty, in their attempts, asks the owners of their shards for a rewind, and returns the queued events. Events
 	// that are deferred, queued, parked, or no longer in the log are skipped.
-	Requeue(ctx context.Context, seqs []int64) ([]Requeued, error)
+	Requeue(ctx context.Context, seqs []int64, reason string) ([]Requeued, error)
 	// StillQueued counts the given queue rows that still exist.
 	StillQueued(ctx context.Context, rows []Requeued) (int, error)
 }

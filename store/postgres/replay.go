@@ -142,7 +142,7 @@ WITH chosen AS MATERIALIZED (
     SELECT c.shard, c.id, (nextval($2::text::regclass) << 20) + floor(random() * (1 << 20))::bigint FROM chosen c JOIN locked l ON l.shard = c.shard
     RETURNING shard, id, round
 ), noted AS (
-    INSERT INTO {{outbox_attempts}} (event_id, outcome) SELECT id, 'replayed' FROM changed ORDER BY id
+    INSERT INTO {{outbox_attempts}} (event_id, outcome, error) SELECT id, 'replayed', $3::text FROM changed ORDER BY id
 ), rewound AS (
     UPDATE {{outbox_shards}} s
     SET rewind_to = least(s.rewind_to, c.first), rewind_ticket = nextval($2::text::regclass)
@@ -152,12 +152,12 @@ WITH chosen AS MATERIALIZED (
 SELECT c.shard, c.id, c.round, e.dispatch_id FROM changed c JOIN chosen e ON e.id = c.id ORDER BY c.id`)
 
 // Requeue implements [outbox.OperatorStore].
-func (s *Store) Requeue(ctx context.Context, seqs []int64) (queued []outbox.Requeued, err error) {
+func (s *Store) Requeue(ctx context.Context, seqs []int64, reason string) (queued []outbox.Requeued, err error) {
 	if len(seqs) == 0 {
 		return nil, nil
 	}
 	err = s.exclusively(ctx, "on", func(tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, s.sql[requeue], s.mode, seqs, s.names.Table("outbox_tickets"))
+		rows, err := tx.Query(ctx, s.sql[requeue], s.mode, seqs, s.names.Table("outbox_tickets"), storable(reason))
 		if err != nil {
 			return err
 		}

@@ -441,7 +441,7 @@ func deferredIsNotDelivered[TX any](o *outboxRig[TX]) {
 	if len(page.Events) > 0 {
 		o.Errorf("retained are %+v", page.Events)
 	}
-	queued, err := o.Store.Requeue(o.ctx(), []int64{o.waiting()[0].Seq})
+	queued, err := o.Store.Requeue(o.ctx(), []int64{o.waiting()[0].Seq}, "")
 	o.ok(err)
 	if len(queued) > 0 {
 		o.Errorf("queued again are %+v", queued)

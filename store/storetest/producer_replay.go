@@ -41,7 +41,7 @@ func (h *held[TX]) deliver(indexes ...int) {
 
 func (o *outboxRig[TX]) requeue(events ...outbox.Queued) []outbox.Requeued {
 	o.Helper()
-	list, err := o.Store.Requeue(o.ctx(), seqs(events))
+	list, err := o.Store.Requeue(o.ctx(), seqs(events), "a new consumer (by the night shift)")
 	o.ok(err)
 	return list
 }
@@ -70,7 +70,7 @@ func requeued[TX any](o *outboxRig[TX]) {
 	}
 	attempts, err := o.Store.Attempts(o.ctx(), h.events[0].ID, 10)
 	o.ok(err)
-	if len(attempts) != 1 || attempts[0].Outcome != "replayed" {
+	if len(attempts) != 1 || attempts[0].Outcome != "replayed" || attempts[0].Error != "a new consumer (by the night shift)" {
 		o.Errorf("attempts are %+v", attempts)
 	}
 	o.mark("relay", h.lease, queue[0])
@@ -386,7 +386,7 @@ func replaysAtOnce[TX any](o *outboxRig[TX]) {
 	var results []<-chan error
 	for range 3 {
 		results = append(results, o.async(func() error {
-			rows, err := o.Store.Requeue(o.ctx(), seqs(h.events))
+			rows, err := o.Store.Requeue(o.ctx(), seqs(h.events), "")
 			mu.Lock()
 			all = append(all, rows...)
 			mu.Unlock()

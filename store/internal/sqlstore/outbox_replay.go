@@ -132,7 +132,7 @@ func (s *Store) retained(ctx context.Context, tx *sql.Tx, f outbox.Selection, af
 
 // Requeue implements [outbox.OperatorStore]. The round begins with the rewind ticket, since a shard
 // never has two equal tickets.
-func (s *Store) Requeue(ctx context.Context, seqs []int64) ([]outbox.Requeued, error) {
+func (s *Store) Requeue(ctx context.Context, seqs []int64, reason string) ([]outbox.Requeued, error) {
 	if len(seqs) == 0 {
 		return nil, nil
 	}
@@ -152,7 +152,7 @@ func (s *Store) Requeue(ctx context.Context, seqs []int64) ([]outbox.Requeued, e
 			}
 			changed[i], list[i] = choice{seq: r.Seq, shard: r.Shard}, r.Seq
 		}
-		if err := s.logAttempts(ctx, tx, list, "replayed", "", ""); err != nil {
+		if err := s.logAttempts(ctx, tx, list, "replayed", reason, ""); err != nil {
 			return err
 		}
 		return s.rewind(ctx, tx, changed)
