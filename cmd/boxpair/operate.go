@@ -53,12 +53,14 @@ type operators struct {
 	numbers  outbox.SequenceChecker // nil if the database needs no check of its sequences
 	target   *target
 	pool     *pgxpool.Pool // of PostgreSQL
-	places   *places
-	ledger   ops.Effects // nil if the store keeps no effects
-	parts    []any       // the store and further parts, for a dashboard
-	isInbox  bool        // the settings name the database as an inbox
-	name     string      // of the database, without user and password
-	user     string      // of the database
+	// reachable tells whether the server answers.
+	reachable func(ctx context.Context) error
+	places    *places
+	ledger    ops.Effects // nil if the store keeps no effects
+	parts     []any       // the store and further parts, for a dashboard
+	isInbox   bool        // the settings name the database as an inbox
+	name      string      // of the database, without user and password
+	user      string      // of the database
 }
 
 // inboxStates reads the state of the consumers of a store.
@@ -83,33 +85,43 @@ const tool = "boxpair"
 
 // operate opens a database for commands that change parked events and messages.
 func operate(ctx context.Context, t *target, p *places) (*operators, func(), error) {
+	s, end, err := attach(ctx, t, p)
+	if err != nil {
+		return nil, nil, err
+	}
+	if err := s.reachable(ctx); err != nil {
+		end()
+		return nil, nil, err
+	}
+	return s, end, nil
+}
+
+// attach is operate without I/O, except for SQLite.
+func attach(ctx context.Context, t *target, p *places) (*operators, func(), error) {
 	if t.server != nil {
 		store, db, end, err := openMySQL(t, p)
 		if err != nil {
 			return nil, nil, err
 		}
-		if err := db.PingContext(ctx); err != nil {
-			end()
-			return nil, nil, fmt.Errorf("connect: %w", err)
-		}
-		return both(store, end)
+		return both(store, end, func(ctx context.Context) error {
+			if err := db.PingContext(ctx); err != nil {
+				return fmt.Errorf("connect: %w", err)
+			}
+			return nil
+		})
 	}
 	if t.pool == nil {
 		store, end, err := openSQLite(t, p)
 		if err != nil {
 			return nil, nil, err
 		}
-		return both(store, end)
+		return both(store, end, func(context.Context) error { return nil })
 	}
 	store, pool, end, err := openPostgres(ctx, t, p)
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := reachable(ctx, pool); err != nil {
-		end()
-		return nil, nil, err
-	}
-	s, end, err := both(store, end)
+	s, end, err := both(store, end, func(ctx context.Context) error { return reachable(ctx, pool) })
 	if err == nil {
 		s.pool = pool
 	}
@@ -118,7 +130,7 @@ func operate(ctx context.Context, t *target, p *places) (*operators, func(), err
 
 // both returns the two sides of one store. The commands print their changes, so only warnings are
 // logged.
-func both[TX any](s store[TX], end func()) (*operators, func(), error) {
+func both[TX any](s store[TX], end func(), reachable func(context.Context) error) (*operators, func(), error) {
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	out, err := producer.New(s, producer.Config{Name: tool, Logger: log})
 	if err != nil {
@@ -131,7 +143,7 @@ func both[TX any](s store[TX], end func()) (*operators, func(), error) {
 		return nil, nil, err
 	}
 	n, _ := any(s).(outbox.SequenceChecker)
-	return &operators{parts: []any{s}, ledger: settled(in), outbox: out, inbox: in, events: s, messages: s, log: s, removal: s, states: s, effects: s, schema: s, numbers: n}, end, nil
+	return &operators{reachable: reachable, parts: []any{s}, ledger: settled(in), outbox: out, inbox: in, events: s, messages: s, log: s, removal: s, states: s, effects: s, schema: s, numbers: n}, end, nil
 }
 
 // consumers reads the registered consumers of an inbox.

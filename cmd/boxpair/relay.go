@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -18,7 +17,6 @@ import (
 
 	wamqp "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 
-	"github.com/boxpair/boxpair/health"
 	"github.com/boxpair/boxpair/idgen"
 	"github.com/boxpair/boxpair/producer"
 	"github.com/boxpair/boxpair/producer/relay"
@@ -41,7 +39,8 @@ events are removed after --retention.
 
 With --listen, GET /healthz answers 200 while the relay runs. GET /readyz answers 200 if database and
 broker answer and every route works, and otherwise 503 with the problems as a JSON object. GET /metrics
-is for Prometheus.`,
+is for Prometheus. With --dashboard, /ui/ is the dashboard of the outboxes, as boxpair ui serves it: without
+--token it answers this machine only, and a kubectl port-forward.`,
 	define: defineRelay,
 }
 
@@ -67,6 +66,10 @@ type relaying struct {
 	metrics, traces   bool
 	retention         time.Duration
 	archive           producer.ArchiveSink
+	dashboard         bool
+	looks             looks // of the dashboard
+	unreadyAge        time.Duration
+	unreadyDead       int
 }
 
 // route is a broker for some topics.
@@ -76,7 +79,9 @@ type route struct {
 }
 
 func defineRelay(s *settings) func(context.Context, *process) (int, error) {
-	return newRelaying(s).run
+	r := newRelaying(s)
+	r.serving(s)
+	return r.run
 }
 
 // newRelaying declares the settings of relay.
@@ -103,7 +108,7 @@ func newRelaying(s *settings) *relaying {
 	s.count(&r.batchSize, "batch-size", "the maximal number of events in one AMQP message, as PublisherConfig.BatchSize. Needs --envelope. Defaults to 1.")
 	s.on(&r.competing, "competing-consumers", "declare queues for consumers with CompetingConsumers, as PublisherConfig.CompetingConsumers.")
 	s.on(&r.cloudEvents, "cloud-events", "add the attributes of CloudEvents 1.0 to every message, as PublisherConfig.CloudEvents.")
-	s.text(&r.listen, "listen", "ADDRESS", "the address of /healthz, /readyz and /metrics, such as 127.0.0.1:8080. Defaults to none.")
+	s.text(&r.listen, "listen", "ADDRESS", "the address of /healthz, /readyz, /metrics and --dashboard, such as 127.0.0.1:8080. Defaults to none.")
 	s.on(&r.metrics, "metrics", "serve metrics for Prometheus at /metrics of --listen. Defaults to true.")
 	s.on(&r.traces, "traces", "send a span for each published event by OTLP over HTTP; the variables OTEL_EXPORTER_OTLP_… of OpenTelemetry\nset it up. Defaults to true if one of OTEL_EXPORTER_OTLP_ENDPOINT and OTEL_EXPORTER_OTLP_TRACES_ENDPOINT is set.")
 	s.text(&c.Name, "name", "NAME", "the relay's name, unique among the relays of the outbox. Defaults to a new name at every start.")
@@ -220,7 +225,7 @@ func (r *relaying) check() error {
 	if r.archive != nil && !r.janitor {
 		errs = append(errs, fmt.Errorf("--archive (or %s): --janitor=false removes nothing, so nothing is archived", envOf("archive")))
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, r.checkServing())...)
 }
 
 // logger returns a log in a format, from a level on.
@@ -371,7 +376,7 @@ func (r *relaying) run(ctx context.Context, p *process) (int, error) {
 	}
 	stop, err := r.serve(ctx, log, c)
 	if err != nil {
-		return exitFailed, fmt.Errorf("--listen: %w", err)
+		return exitFailed, err
 	}
 	defer stop()
 	ctx, cancel := context.WithCancel(ctx)
@@ -415,47 +420,4 @@ func (r *relaying) janitors(c *crew, log *slog.Logger) ([]*producer.Janitor, err
 		}
 	}
 	return list, nil
-}
-
-// serve serves the health of the relays until stop is called; without --listen it does nothing.
-func (r *relaying) serve(ctx context.Context, log *slog.Logger, c *crew) (stop func(), err error) {
-	if r.listen == "" {
-		return func() {}, nil
-	}
-	var config net.ListenConfig
-	listener, err := config.Listen(ctx, "tcp", r.listen)
-	if err != nil {
-		return nil, err
-	}
-	log.InfoContext(ctx, "health is served", "address", listener.Addr().String())
-	mux := http.NewServeMux()
-	mux.Handle("/", health.Handler(c.running, func(context.Context) []string { return r.problems(c) }))
-	if c.metrics != nil {
-		mux.Handle("GET /metrics", c.metrics)
-	}
-	return serve(listener, mux), nil
-}
-
-// running tells whether every relay runs.
-func (c *crew) running() bool {
-	return !slices.ContainsFunc(c.relays, func(one *relay.Relay) bool { return !one.Health().Running })
-}
-
-// problems returns why the relays are not ready; each names its outbox if there are several.
-func (r *relaying) problems(c *crew) []string {
-	brokers := make([]health.Connection, len(c.posts))
-	for i, p := range c.posts {
-		h := p.Health()
-		brokers[i] = health.Connection{Name: p.name, Connected: h.Connected, Err: h.Err}
-	}
-	all := []string{}
-	for i, one := range c.relays {
-		for _, problem := range health.Relay(one.Health(), r.config.PollMax, brokers...) {
-			if len(c.relays) > 1 {
-				problem = c.outboxes[i] + ": " + problem
-			}
-			all = append(all, problem)
-		}
-	}
-	return all
 }
