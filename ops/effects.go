@@ -32,7 +32,7 @@ type effectSource struct {
 	Inbox   string
 	Ledger  bool
 	Effects []effectRow
-	Next    int64
+	Next    string // the address of the next page; "" if the page is the last one
 	Err     string
 }
 
@@ -46,7 +46,7 @@ type effectRow struct {
 func (h *Handler) effects(r *http.Request) (view, error) {
 	form := r.URL.Query()
 	p := effectsPage{Form: form, States: effectStates, None: true}
-	f := inbox.EffectFilter{Consumer: form.Get("consumer"), Limit: perPage, States: []inbox.EffectState{inbox.EffectUncertain, inbox.EffectDead}}
+	f := inbox.EffectFilter{Consumer: form.Get("consumer"), Limit: perPage + 1, States: []inbox.EffectState{inbox.EffectUncertain, inbox.EffectDead}}
 	p.Waiting = form.Get("state") == ""
 	if state := inbox.EffectState(form.Get("state")); !p.Waiting {
 		if !slices.Contains(effectStates, state) {
@@ -54,7 +54,15 @@ func (h *Handler) effects(r *http.Request) (view, error) {
 		}
 		f.States = []inbox.EffectState{state}
 	}
-	for _, s := range h.inboxes {
+	var err error
+	if f.After, _, err = afterOf(form); err != nil {
+		return view{}, err
+	}
+	sources, err := h.inboxNamed(form.Get("inbox"))
+	if err != nil {
+		return view{}, err
+	}
+	for _, s := range sources {
 		list := effectSource{Inbox: s.Name, Ledger: s.Effects != nil}
 		if list.Ledger {
 			found, err := s.Effects.List(r.Context(), f)
@@ -63,6 +71,10 @@ func (h *Handler) effects(r *http.Request) (view, error) {
 			}
 			for i := range found {
 				list.Effects = append(list.Effects, h.effectRow(&found[i]))
+			}
+			if len(found) > perPage {
+				list.Effects = list.Effects[:perPage]
+				list.Next = h.link("/effects", "inbox", s.Name, "consumer", f.Consumer, "state", form.Get("state"), "after", found[perPage-1].Seq)
 			}
 			if _, err := s.read(r.Context()); err != nil && list.Err == "" { // the count in the navigation
 				list.Err = err.Error()

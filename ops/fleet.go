@@ -40,10 +40,8 @@ func (h *Handler) deferred(r *http.Request) (view, error) {
 		return view{}, err
 	}
 	f := outbox.DeferredFilter{Topic: form.Get("topic"), Key: form.Get("key"), Limit: perPage}
-	if after := form.Get("after"); after != "" {
-		if f.After, err = strconv.ParseInt(after, 10, 64); err != nil {
-			return view{}, &failure{http.StatusBadRequest, "After: want a number."}
-		}
+	if f.After, _, err = afterOf(form); err != nil {
+		return view{}, err
 	}
 	p := deferredPage{Form: form, None: true, Soon: time.Now().UTC().Add(time.Hour).Format("2006-01-02T15:04")}
 	for _, s := range sources {

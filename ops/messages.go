@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/google/uuid"
@@ -30,6 +31,8 @@ type messageResults struct {
 	Inbox    string
 	Messages []inbox.Found
 	More     bool
+	Next     string // the address of the next page; "" if the page is the last one, or the search has no pages
+	Paged    bool   // Messages come page by page, the oldest first
 	Partly   bool
 	Err      string
 }
@@ -60,16 +63,45 @@ func (h *Handler) messages(r *http.Request) (view, error) {
 			return view{}, &failure{http.StatusBadRequest, "Dispatch ID: want a UUID, or at least its first four digits."}
 		}
 	}
+	after, paged, err := afterOf(form)
+	if err != nil {
+		return view{}, err
+	}
+	// Only parked messages can be listed page by page, behind a number.
+	pages := len(q.States) > 0 && q.States[0] != inbox.AppliedState && q.To == uuid.Nil
 	for _, s := range sources {
-		res := messageResults{Inbox: s.Name}
-		found, partly, err := s.find(r.Context(), q)
+		res := messageResults{Inbox: s.Name, Paged: paged && pages}
+		var found inbox.Results
+		if res.Paged {
+			found, err = s.findParked(r.Context(), q, after)
+		} else {
+			found, res.Partly, err = s.find(r.Context(), q)
+		}
 		if err != nil {
 			res.Err = err.Error()
 		}
-		res.Messages, res.More, res.Partly = found.Messages, found.More, partly
+		if res.Messages, res.More = found.Messages, found.More; res.More && pages {
+			if paged {
+				after = found.Messages[len(found.Messages)-1].Seq
+			}
+			res.Next = h.link("/messages", "inbox", s.Name, "consumer", q.Consumer, "topic", q.Topic, "key", q.Key, "error", q.Error,
+				"state", q.States[0], "id", form.Get("id"), "after", after)
+		}
 		p.Results = append(p.Results, res)
 	}
 	return view{Page: "messages", Title: "Messages", Data: p}, nil
+}
+
+// afterOf returns the number behind which a page of a listing begins, and whether the address has one.
+func afterOf(form url.Values) (after int64, given bool, err error) {
+	text := form.Get("after")
+	if text == "" {
+		return 0, false, nil
+	}
+	if after, err = strconv.ParseInt(text, 10, 64); err != nil {
+		return 0, false, &failure{http.StatusBadRequest, "After: want a number."}
+	}
+	return after, true, nil
 }
 
 // find searches for messages. Without a search it looks among parked messages, and returns partly.
@@ -79,12 +111,12 @@ func (s *inboxSource) find(ctx context.Context, q inbox.Query) (found inbox.Resu
 			return found, false, err
 		}
 	}
-	found, err = s.findParked(ctx, q)
+	found, err = s.findParked(ctx, q, 0)
 	return found, true, err
 }
 
-// findParked searches among parked messages.
-func (s *inboxSource) findParked(ctx context.Context, q inbox.Query) (found inbox.Results, err error) {
+// findParked searches among parked messages, behind the message with the number after.
+func (s *inboxSource) findParked(ctx context.Context, q inbox.Query, after int64) (found inbox.Results, err error) {
 	if q.From != uuid.Nil || q.To != uuid.Nil {
 		return found, errNoSearch
 	}
@@ -92,7 +124,7 @@ func (s *inboxSource) findParked(ctx context.Context, q inbox.Query) (found inbo
 		return found, nil
 	}
 	parked, err := s.Operator.ListParked(ctx, inbox.Filter{
-		IDs: q.IDs, Consumer: q.Consumer, States: q.States, Topic: q.Topic, Key: q.Key, Error: q.Error, Since: q.Since, Until: q.Until, Limit: q.Limit,
+		IDs: q.IDs, Consumer: q.Consumer, States: q.States, Topic: q.Topic, Key: q.Key, Error: q.Error, Since: q.Since, Until: q.Until, After: after, Limit: q.Limit,
 	})
 	for i := range parked {
 		p := &parked[i]

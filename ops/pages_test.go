@@ -81,7 +81,7 @@ func TestUnknownThingsAreNotFound(t *testing.T) {
 		"/nothing": 404, "/events?outbox=other": 404, "/messages?inbox=other": 404, "/live?outbox=other": 404, "/live": 404,
 		"/events/shop/4b9d2a51-0000-4000-8000-000000000000": 404, "/messages/4b9d2a51-0000-4000-8000-000000000000": 404,
 		"/events/shop/x": 400, "/messages/x": 400, "/events?state=odd": 400, "/messages?state=odd": 400, "/effects?state=odd": 400,
-		"/events?since=soon": 400, "/events?before=x": 400, "/messages?id=xyz": 400, "/deferred?after=x": 400,
+		"/events?since=soon": 400, "/events?before=x": 400, "/messages?id=xyz": 400, "/deferred?after=x": 400, "/effects?after=x": 400, "/effects?inbox=other": 404, "/messages?after=x": 400,
 	} {
 		if status, _, body := r.do(http.MethodGet, target, nil, nil); status != want || !strings.Contains(body, "To the overview") && !strings.HasPrefix(target, "/live") {
 			t.Errorf("%s: status %d, want %d", target, status, want)
