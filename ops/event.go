@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"maps"
 	"net/http"
 	"slices"
@@ -42,6 +41,10 @@ type eventPage struct {
 
 	// Tree is the event with its descendants; nil if no descendant is known.
 	Tree *lineage.Node
+	// Verdict says how far the event and its descendants are; nil if that is not known.
+	Verdict *verdict
+	// Missing are the consumers that are expected to have the event and do not have it.
+	Missing []missing
 	// Edit is the form for the event; nil if the event cannot be edited.
 	Edit *editForm
 }
@@ -125,25 +128,10 @@ func (h *Handler) eventView(ctx context.Context, s *outboxSource, id uuid.UUID) 
 		h.describe(p, &p.Found.Record)
 		h.offerEdit(p, s)
 		p.findRoute(ctx, s)
-		h.grow(ctx, p)
+		h.grow(ctx, p, s)
 	}
 	slices.SortStableFunc(p.Timeline, func(a, b step) int { return a.At.Compare(b.At) })
 	return view{Page: "event", Title: "Event " + short(id), Data: p}, nil
-}
-
-// grow reads the tree of the event, over all outboxes and inboxes that can be searched.
-func (h *Handler) grow(ctx context.Context, p *eventPage) {
-	if h.lineage == nil {
-		return
-	}
-	tree, err := h.lineage.Tree(ctx, p.ID)
-	switch {
-	case errors.Is(err, errors.ErrUnsupported), errors.Is(err, lineage.ErrUnknown):
-	case err != nil:
-		p.fail("tree", err)
-	case len(tree.Children) > 0:
-		p.Tree = tree
-	}
 }
 
 // offerEdit fills in the form of an edit of the event.

@@ -49,30 +49,11 @@ func New(cfg Config) (*Handler, error) {
 	if err := h.parse(); err != nil {
 		return nil, err
 	}
-	if h.lineage, err = h.lineages(); err != nil {
+	if h.lineage, err = h.lineages(nil); err != nil {
 		return nil, err
 	}
 	h.served = http.StripPrefix(cfg.Path, h.guard(h.routes()))
 	return h, nil
-}
-
-// lineages returns the lineage of the outboxes and inboxes that can be searched.
-func (h *Handler) lineages() (*lineage.Lineage, error) {
-	c := lineage.Config{MaxDepth: 10, MaxEvents: 200}
-	for _, s := range h.outboxes {
-		if s.search != nil {
-			c.Outboxes = append(c.Outboxes, lineage.Outbox{Name: s.Name, Events: s.search})
-		}
-	}
-	for _, s := range h.inboxes {
-		if s.search != nil {
-			c.Inboxes = append(c.Inboxes, lineage.Inbox{Name: s.Name, Messages: s.search})
-		}
-	}
-	if len(c.Outboxes) == 0 {
-		return nil, nil
-	}
-	return lineage.New(c)
 }
 
 // ServeHTTP answers a request for a page, for an asset, or for a change.

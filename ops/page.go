@@ -280,7 +280,7 @@ func tone(state any) string {
 	switch fmt.Sprint(state) {
 	case string(health.Healthy), "delivered", "applied", "done", "running", "working":
 		return "good"
-	case string(health.Degraded), "retrying", "following", "refusing", "paused", "too_old", "altered", "uncertain", "effect_uncertain", "unavailable":
+	case string(health.Degraded), "retrying", "following", "refusing", "paused", "missing", "not done", "too_old", "altered", "uncertain", "effect_uncertain", "unavailable":
 		return "warn"
 	case string(health.Unhealthy), "dead", "effect_dead":
 		return "bad"

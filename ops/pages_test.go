@@ -254,9 +254,44 @@ func TestTreeShowsWhatAnEventHasCaused(t *testing.T) {
 		if err != nil || len(found.Messages) == 0 {
 			t.Fatal(found, err)
 		}
-		r.shows("/events/shop/"+found.Messages[0].ID.String(), "What it has caused", "mail.sent", "written by stock/notify", "stock/notify: applied")
+		r.shows("/events/shop/"+found.Messages[0].ID.String(), "What it has caused", "mail.sent", "written by stock/notify", "stock/notify: applied",
+			">not done<", "not done, of 2 events: ")
 		if strings.Contains(r.page(deadEvent(r)), "What it has caused") {
 			t.Error("a dead event has a tree")
+		}
+	})
+}
+
+// TestEventSaysWhetherAllIsDone, also if it has caused nothing.
+func TestEventSaysWhetherAllIsDone(t *testing.T) {
+	onEachStore(t, func(t *testing.T, newScene scenes) {
+		s := newScene(t, false)
+		ctx := t.Context()
+		r := over(t, s, nil)
+		send := func(topic, payload string, reserve bool) string {
+			t.Helper()
+			ids, err := s.Write(ctx, topic, "", 1, time.Time{}, payload)
+			if err != nil {
+				t.Fatal(err)
+			}
+			queued, err := s.Queued(ctx, 10)
+			if err != nil || len(queued) != 1 {
+				t.Fatal(queued, err)
+			}
+			if reserve {
+				s.Reserve(ctx, &queued[0])
+			}
+			if err := s.Deliver(ctx, queued); err != nil {
+				t.Fatal(err)
+			}
+			return "/events/shop/" + ids[0].String()
+		}
+		r.shows(send("report.rendered", `{}`, false), ">done<", "The event is delivered. No consumer of this dashboard has it")
+		r.shows(send("order.placed", `{}`, true), ">done<", "All is done: the event is delivered, and applied by stock/reserve.")
+		r.shows(send("order.placed", `{}`, false), ">not done<", "1 not done, of 1 event: order.placed is missing at stock/reserve.", ">missing<", "It has earlier events of the topic, and not this one")
+		r.shows(send("order.placed", `{"reject":true}`, true), ">not done<", "1 not done, of 1 event: order.placed is dead at stock/reserve.")
+		if body := r.page(send("order.placed", `{}`, true)); strings.Contains(body, "What it has caused") {
+			t.Error("an event that has caused nothing has a tree")
 		}
 	})
 }

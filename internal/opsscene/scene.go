@@ -283,6 +283,9 @@ func (s *Scene) Consume(ctx context.Context, q *outbox.Queued, consumers ...cons
 	}
 }
 
+// Reserve hands an event to the consumer stock/reserve.
+func (s *Scene) Reserve(ctx context.Context, q *outbox.Queued) { s.Consume(ctx, q, s.reserve) }
+
 // Tick lets some events be written and most of what waits be sent, as in a second of a busy shop.
 func (s *Scene) Tick(ctx context.Context, written, left int) error {
 	if _, err := s.Write(ctx, "order.placed", "", written, time.Time{}, `{"total":4990}`); err != nil {
