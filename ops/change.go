@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -17,7 +16,6 @@ import (
 
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/producer"
-	"github.com/boxpair/boxpair/store/inbox"
 )
 
 // request is a change that a user asks for.
@@ -62,6 +60,10 @@ func (h *Handler) change(name string, act action) http.HandlerFunc {
 		}
 		h.cfg.Logger.InfoContext(r.Context(), "change by the dashboard", attrs...)
 		h.forget()
+		if done.next != nil {
+			h.render(w, r, http.StatusOK, view{Page: "working", Title: upper(done.Text), Data: done.next})
+			return
+		}
 		raw, err := json.Marshal(done)
 		if err != nil {
 			h.fail(w, r, err)
@@ -136,72 +138,6 @@ func (h *Handler) letterBox(r *request) (letters, error) {
 	return list[0], nil
 }
 
-// selection is the letters that a form names, all in one state.
-type selection struct {
-	box   letters
-	ids   []uuid.UUID
-	state string
-}
-
-// chosen returns the letters that a form names: one letter, or all letters of its cause that wait for
-// an operator, up to a bound. A letter in the state but is refused.
-func (h *Handler) chosen(ctx context.Context, r *request, but string) (c selection, err error) {
-	if c.box, err = h.letterBox(r); err != nil {
-		return c, err
-	}
-	id, err := r.id("id")
-	if err != nil {
-		return c, err
-	}
-	first, err := c.box.byID(ctx, id, r.form.Get("consumer"))
-	if err != nil {
-		return c, err
-	}
-	all := r.form.Get("scope") == "cause"
-	if first == nil || first.State == but || all && !slices.Contains(waiting, first.State) {
-		return c, &failure{http.StatusConflict, "Nothing was changed: the state is another one by now. Somebody else may have changed it."}
-	}
-	if c.state = first.State; !all {
-		c.ids = []uuid.UUID{id}
-		return c, nil
-	}
-	wanted := causeOf(first)
-	err = c.box.walk(ctx, wanted.Topic, wanted.fixed(), mostWalked, func(l *letter) bool {
-		if causeOf(l) == wanted {
-			c.ids = append(c.ids, l.ID)
-		}
-		return len(c.ids) <= changed
-	})
-	return c, err
-}
-
-// waiting are the states of letters that wait for an operator.
-var waiting = []string{string(inbox.Dead), string(inbox.TooOldState), string(inbox.AlteredState)}
-
-// mostWalked is how many letters are searched for the letters of a cause.
-const mostWalked = 10 * changed
-
-func (h *Handler) redriveDead(ctx context.Context, r *request) (notice, error) {
-	c, err := h.chosen(ctx, r, string(inbox.Following))
-	if err != nil {
-		return notice{}, err
-	}
-	force := r.form.Get("force") != ""
-	return c.eachBatch("redriven", func(ids []uuid.UUID) ([]uuid.UUID, error) {
-		return c.box.redrive(ctx, selected{ids, c.state, r.form.Get("consumer"), force}, r.noted)
-	})
-}
-
-func (h *Handler) discardDead(ctx context.Context, r *request) (notice, error) {
-	c, err := h.chosen(ctx, r, string(inbox.Discarded))
-	if err != nil {
-		return notice{}, err
-	}
-	return c.eachBatch("discarded", func(ids []uuid.UUID) ([]uuid.UUID, error) {
-		return c.box.discard(ctx, selected{ids, c.state, r.form.Get("consumer"), false}, r.noted)
-	})
-}
-
 // editDead writes an edited copy of an event or of a message. A browser sends the ends of lines as CR
 // and LF.
 func (h *Handler) editDead(ctx context.Context, r *request) (notice, error) {
@@ -249,33 +185,6 @@ func (h *Handler) editor(r *request) (func(ctx context.Context, id uuid.UUID, pa
 		}, nil
 	}
 	return nil, nil
-}
-
-// eachBatch changes the chosen letters, one batch per transaction.
-func (c *selection) eachBatch(done string, do func([]uuid.UUID) ([]uuid.UUID, error)) (notice, error) {
-	more := len(c.ids) > changed
-	ids := c.ids[:min(len(c.ids), changed)]
-	count, beyond := 0, false
-	for begin := 0; begin < len(ids); begin += batch {
-		some, err := do(ids[begin:min(begin+batch, len(ids))])
-		count += len(some)
-		if errors.Is(err, producer.ErrBeyondHorizon) {
-			beyond, err = true, nil
-		}
-		if err != nil {
-			return notice{}, fmt.Errorf("%d of %d were %s, then: %w", count, len(ids), done, err)
-		}
-	}
-	n := notice{Text: fmt.Sprintf("%d of %d were %s.", count, len(ids), done), Bad: count < len(ids)}
-	if beyond {
-		n.Text += " The re-send horizon of the others is over: consumers may have forgotten them. Only force sends them again."
-	} else if count < len(ids) {
-		n.Text += " The others were in a state that does not allow it."
-	}
-	if more {
-		n.Text += " More have the same cause: do it again."
-	}
-	return n, nil
 }
 
 // outboxOf returns the outbox that the form names.

@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/boxpair/boxpair/internal/pace"
 	"github.com/boxpair/boxpair/internal/text"
 	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/store/outbox"
@@ -28,6 +29,9 @@ type letter struct {
 	Attempts int
 	Since    time.Time
 	Error    string
+
+	seq   int64 // in the order of the source
+	shard int   // of an event
 }
 
 // counted are dead letters with the same error.
@@ -42,9 +46,15 @@ type letters interface {
 	// causes counts the dead letters by error, the most frequent first, at most mostCauses. Without a
 	// search, causes returns the oldest letters one by one.
 	causes(ctx context.Context) ([]counted, error)
-	// walk calls yield with most dead letters at most, until yield returns false. A topic and a part of
-	// the error select letters, unless they are "".
-	walk(ctx context.Context, topic, part string, most int, yield func(*letter) bool) error
+	// next reads dead letters behind a place, at most limit, and returns the place behind them; 0 is the
+	// place before all letters, and the one behind the last letters. c selects letters, unless its fields
+	// are "": further letters may be among them.
+	next(ctx context.Context, c *cause, at int64, limit int) (list []letter, behind int64, err error)
+	// newest returns the number of the newest letter that next may select, if letters that die meanwhile
+	// come behind it; otherwise 0.
+	newest(ctx context.Context, c *cause) (int64, error)
+	// pace returns the pace of many changes, and whether their batches are to have letters of one shard each.
+	pace(ctx context.Context) (paced *pace.Batches, apart bool, err error)
 	// byID reads one event or message in any state; nil if there is none.
 	byID(ctx context.Context, id uuid.UUID, consumer string) (*letter, error)
 	redrive(ctx context.Context, s selected, reason string) ([]uuid.UUID, error)
@@ -58,11 +68,13 @@ type selected struct {
 	force           bool
 }
 
-// batch is how many dead letters one call reads or changes.
+// batch is how many dead letters one call reads.
 const batch = 100
 
 func ofEvent(f *outbox.Found) *letter {
-	return &letter{ID: f.ID, State: string(f.State), Topic: f.Topic, Key: f.Key, Attempts: f.Attempts, Since: f.ParkedAt, Error: f.LastError}
+	return &letter{
+		ID: f.ID, State: string(f.State), Topic: f.Topic, Key: f.Key, Attempts: f.Attempts, Since: f.ParkedAt, Error: f.LastError, seq: f.Seq, shard: f.Shard,
+	}
 }
 
 func (s *outboxSource) causes(ctx context.Context) ([]counted, error) {
@@ -82,48 +94,52 @@ func (s *outboxSource) causes(ctx context.Context) ([]counted, error) {
 
 // each returns dead letters one by one.
 func each(ctx context.Context, s letters) (list []counted, err error) {
-	err = s.walk(ctx, "", "", mostCauses, func(l *letter) bool {
-		list = append(list, counted{*l, 1, l.Since})
-		return true
-	})
-	return list, err
+	var at int64
+	for {
+		page, behind, err := s.next(ctx, &cause{}, at, min(batch, mostCauses-len(list)))
+		for i := range page {
+			list = append(list, counted{page[i], 1, page[i].Since})
+		}
+		if at = behind; err != nil || at == 0 || len(list) >= mostCauses {
+			return list, err
+		}
+	}
 }
 
-func (s *outboxSource) walk(ctx context.Context, topic, part string, most int, yield func(*letter) bool) error {
+// next reads by a search, which leaves the payloads in the database, the newest events first, or else the
+// oldest first.
+func (s *outboxSource) next(ctx context.Context, c *cause, at int64, limit int) (list []letter, behind int64, err error) {
 	states := []outbox.State{outbox.Dead}
-	var before, after int64
-	for seen := 0; seen < most; {
-		limit := min(batch, most-seen)
-		found, more, err := s.deadPage(ctx, outbox.Query{States: states, Topic: topic, Error: part, Before: before, Limit: limit}, &after)
-		if err != nil {
-			return err
-		}
-		for i := range found.Events {
-			if !yield(ofEvent(&found.Events[i])) {
-				return nil
+	if s.search != nil {
+		found, err := s.search.Search(ctx, outbox.Query{States: states, Topic: c.Topic, Error: c.fixed(), Before: at, Limit: limit})
+		if !errors.Is(err, errors.ErrUnsupported) {
+			for i := range found.Events {
+				list = append(list, *ofEvent(&found.Events[i]))
 			}
-		}
-		seen += max(1, len(found.Events))
-		if before = found.Before; !more {
-			return nil
+			return list, found.Before, err
 		}
 	}
-	return nil
+	parked, err := s.Operator.ListParked(ctx, outbox.Filter{States: states, Topic: c.Topic, Error: c.fixed(), After: at, Limit: limit})
+	for i := range parked {
+		found := ofParked(&parked[i])
+		list = append(list, *ofEvent(&found))
+	}
+	if len(list) == limit {
+		behind = list[limit-1].seq
+	}
+	return list, behind, err
 }
 
-// deadPage reads the next dead events: by a search, which leaves the payloads in the database, or behind
-// after.
-func (s *outboxSource) deadPage(ctx context.Context, q outbox.Query, after *int64) (found outbox.Results, more bool, err error) {
-	if s.search != nil {
-		if found, err = s.search.Search(ctx, q); !errors.Is(err, errors.ErrUnsupported) {
-			return found, found.Before > 0, err
-		}
-	}
-	parked, err := s.Operator.ListParked(ctx, outbox.Filter{States: q.States, Topic: q.Topic, Error: q.Error, After: *after, Limit: q.Limit})
-	for i := range parked {
-		found.Events, *after = append(found.Events, ofParked(&parked[i])), parked[i].Seq
-	}
-	return found, len(parked) == q.Limit, err
+func (s *outboxSource) newest(context.Context, *cause) (int64, error) { return 0, nil }
+
+// pace: each change makes the relay load the parked events of the changed shards again, and live events of
+// these shards wait.
+func (s *outboxSource) pace(ctx context.Context) (*pace.Batches, bool, error) {
+	paced, err := pace.BriefChange(func() error {
+		_, err := s.Operator.ListParked(ctx, outbox.Filter{IDs: []uuid.UUID{uuid.Max}, Limit: 1})
+		return err
+	})
+	return paced, true, err
 }
 
 func (s *outboxSource) byID(ctx context.Context, id uuid.UUID, _ string) (*letter, error) {
@@ -154,7 +170,7 @@ func (c *selected) messages() inbox.Filter {
 var lost = []inbox.State{inbox.Dead, inbox.TooOldState, inbox.AlteredState}
 
 func ofMessage(m *inbox.Parked) *letter {
-	return &letter{m.ID, m.Consumer, string(m.State), m.Topic, m.Key, m.Attempts, m.ParkedAt, m.LastError}
+	return &letter{m.ID, m.Consumer, string(m.State), m.Topic, m.Key, m.Attempts, m.ParkedAt, m.LastError, m.Seq, 0}
 }
 
 func (s *inboxSource) causes(ctx context.Context) ([]counted, error) {
@@ -172,25 +188,42 @@ func (s *inboxSource) causes(ctx context.Context) ([]counted, error) {
 	return list, err
 }
 
-func (s *inboxSource) walk(ctx context.Context, topic, part string, most int, yield func(*letter) bool) error {
-	var after int64
-	for seen := 0; seen < most; {
-		limit := min(batch, most-seen)
-		page, err := s.Operator.ListParked(ctx, inbox.Filter{States: lost, Topic: topic, Error: part, After: after, Limit: limit})
-		if err != nil {
-			return err
-		}
-		for i := range page {
-			after = page[i].Seq
-			if !yield(ofMessage(&page[i])) {
-				return nil
-			}
-		}
-		if seen += limit; len(page) < limit {
-			return nil
-		}
+// next reads the oldest messages first.
+func (s *inboxSource) next(ctx context.Context, c *cause, at int64, limit int) (list []letter, behind int64, err error) {
+	page, err := s.Operator.ListParked(ctx, inbox.Filter{States: c.messageStates(), Consumer: c.Consumer, Topic: c.Topic, Error: c.fixed(), After: at, Limit: limit})
+	for i := range page {
+		list = append(list, *ofMessage(&page[i]))
 	}
-	return nil
+	if len(list) == limit {
+		behind = list[limit-1].seq
+	}
+	return list, behind, err
+}
+
+func (s *inboxSource) newest(ctx context.Context, c *cause) (int64, error) {
+	if s.search == nil {
+		return 0, nil
+	}
+	found, err := s.search.SearchMessages(ctx, inbox.Query{States: c.messageStates(), Consumer: c.Consumer, Topic: c.Topic, Error: c.fixed(), Limit: 1})
+	if errors.Is(err, errors.ErrUnsupported) || err == nil && len(found.Messages) == 0 {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	return found.Messages[0].Seq, nil
+}
+
+func (s *inboxSource) pace(context.Context) (*pace.Batches, bool, error) {
+	return pace.Change(), false, nil
+}
+
+// messageStates are the states of the messages of c.
+func (c *cause) messageStates() []inbox.State {
+	if c.State == "" {
+		return lost
+	}
+	return []inbox.State{inbox.State(c.State)}
 }
 
 func (s *inboxSource) byID(ctx context.Context, id uuid.UUID, consumer string) (*letter, error) {
@@ -212,7 +245,7 @@ func (s *inboxSource) discard(ctx context.Context, c selected, reason string) ([
 // cause identifies dead letters with the same kind of error.
 type cause struct {
 	Consumer, State, Topic string
-	kind                   string // the error without its varying parts
+	Error                  string // without its varying parts
 }
 
 func causeOf(l *letter) cause { return cause{l.Consumer, l.State, l.Topic, kindOf(l.Error)} }
@@ -227,7 +260,7 @@ func kindOf(text string) string { return varying.ReplaceAllString(text, gap) }
 
 // fixed returns the longest part that all errors of a cause have in common.
 func (c *cause) fixed() string {
-	return slices.MaxFunc(strings.Split(c.kind, gap), func(a, b string) int { return cmp.Compare(len(a), len(b)) })
+	return slices.MaxFunc(strings.Split(c.Error, gap), func(a, b string) int { return cmp.Compare(len(a), len(b)) })
 }
 
 // causeGroup is a cause with the number of its letters.
@@ -248,8 +281,6 @@ const (
 	mostCauses = 500
 	// mostGroups is how many causes of a source are shown.
 	mostGroups = 50
-	// changed is how many letters one request changes.
-	changed = 1000
 )
 
 // group merges errors of one cause, the most frequent cause first.

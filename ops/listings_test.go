@@ -15,7 +15,9 @@ import (
 )
 
 // numbered returns the dispatch ID of the message with a number.
-func numbered(n int64) uuid.UUID { return uuid.MustParse(fmt.Sprintf("4b9d2a51-0000-4000-8000-%012d", n)) }
+func numbered(n int64) uuid.UUID {
+	return uuid.MustParse(fmt.Sprintf("4b9d2a51-0000-4000-8000-%012d", n))
+}
 
 // behind returns the numbers of a page of 1 to all.
 func behind(after int64, limit int, all int64) (list []int64) {

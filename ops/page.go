@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"html/template"
 	"net/http"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -53,6 +54,8 @@ type navItem struct {
 type notice struct {
 	Text string `json:"text"`
 	Bad  bool   `json:"bad"`
+
+	next *workingPage // the form that goes on with the change; nil if the change is complete
 }
 
 // failure is an error that the user sees, with the status of the answer.
@@ -170,11 +173,17 @@ func (h *Handler) setCookie(w http.ResponseWriter, r *http.Request, name, value 
 
 // back sends the browser back to its last page of the dashboard.
 func (h *Handler) back(w http.ResponseWriter, r *http.Request) {
-	to := r.PostFormValue("back")
+	_ = r.ParseForm() // a damaged form has no page
+	http.Redirect(w, r, h.cfg.Path+pageBefore(r.PostForm), http.StatusSeeOther)
+}
+
+// pageBefore returns the page of the dashboard that a form came from.
+func pageBefore(form url.Values) string {
+	to := form.Get("back")
 	if !strings.HasPrefix(to, "/") || strings.HasPrefix(to, "//") || strings.ContainsAny(to, "\\\r\n") {
-		to = "/"
+		return "/"
 	}
-	http.Redirect(w, r, h.cfg.Path+to, http.StatusSeeOther)
+	return to
 }
 
 // funcs are the functions of the templates.

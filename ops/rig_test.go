@@ -146,3 +146,16 @@ func (r *rig) post(target string, fields ...string) (int, string) {
 	_, _, body = r.do(http.MethodGet, header.Get("Location"), nil, func(req *http.Request) { req.Header.Set("Cookie", strings.Split(cookie, ";")[0]) })
 	return status, body
 }
+
+// goOn takes the next steps of a long change, until it is complete.
+func (r *rig) goOn(target string, status int, body string) string {
+	r.Helper()
+	for status == http.StatusOK && strings.Contains(body, "Continue</button>") {
+		var fields []string
+		for _, field := range hidden.FindAllStringSubmatch(body, -1) {
+			fields = append(fields, field[1], field[2])
+		}
+		status, body = r.post(target, fields...)
+	}
+	return body
+}

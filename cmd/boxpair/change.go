@@ -109,47 +109,30 @@ func agreed(p *process, question string) error {
 	return errDeclined
 }
 
-const (
-	// perBatch is how many rows one transaction of a long change changes at most.
-	perBatch = 500
-	// batchTime is how long a transaction should take, and share the part of the time that all of them
-	// take: live traffic has the rest.
-	batchTime, share = 25 * time.Millisecond, 0.25
-	// brieflyPerBatch, brieflyTime and brieflyShare are the same for changes that make relays load parked
-	// events again.
-	brieflyPerBatch, brieflyTime, brieflyShare = 100, 2 * time.Millisecond, 0.03
-)
+// perBatch is how many rows one transaction of a long change changes at most.
+const perBatch = pace.PerBatch
 
 // batches paces a long change.
-type batches struct {
-	*pace.Pace
-	pause time.Duration
-	trips time.Duration // of a batch, through the network: no load for the database
-}
+type batches struct{ *pace.Batches }
 
-func newBatches() *batches { return &batches{Pace: pace.New(perBatch, batchTime, share)} }
+func newBatches() *batches { return &batches{pace.Change()} }
 
-// briefBatches paces a long change of events. A batch is a statement and a signal.
+// briefBatches paces a long change of events.
 func briefBatches(ctx context.Context, s *operators) (*batches, error) {
-	trip := time.Hour
-	for range 3 {
-		begun := time.Now()
-		if _, err := s.outbox.ListParked(ctx, outbox.Filter{IDs: []uuid.UUID{uuid.Max}, Limit: 1}); err != nil {
-			return nil, err
-		}
-		trip = min(trip, time.Since(begun))
-	}
-	return &batches{Pace: pace.New(brieflyPerBatch, brieflyTime, brieflyShare), trips: 2 * trip}, nil
+	paced, err := pace.BriefChange(func() error {
+		_, err := s.outbox.ListParked(ctx, outbox.Filter{IDs: []uuid.UUID{uuid.Max}, Limit: 1})
+		return err
+	})
+	return &batches{paced}, err
 }
 
 // next waits until the next batch may begin, and changes at most left rows.
-func (b *batches) next(ctx context.Context, left int, change func(most int) ([]uuid.UUID, error)) ([]uuid.UUID, error) {
-	if err := pace.Sleep(ctx, b.pause); err != nil {
-		return nil, err
-	}
-	begun := time.Now()
-	ids, err := change(min(b.Size(), left))
-	b.pause = b.Took(time.Since(begun)-b.trips, len(ids) == b.Size())
+func (b *batches) next(ctx context.Context, left int, change func(most int) ([]uuid.UUID, error)) (ids []uuid.UUID, err error) {
+	err = b.Next(ctx, left, func(most int) (int, error) {
+		var err error
+		ids, err = change(most)
+		return len(ids), err
+	})
 	return ids, err
 }
 

@@ -39,6 +39,10 @@ if (current && current.offsetParent) {
   strip.scrollLeft = current.offsetLeft - (strip.clientWidth - current.offsetWidth) / 2;
 }
 
+// A change of many letters takes its next step by itself, until the user leaves the page.
+const more = document.querySelector("form[data-continue]");
+if (more) setTimeout(() => more.requestSubmit(), 500);
+
 const charts = [];
 
 function color(name) {
