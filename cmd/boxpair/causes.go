@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/boxpair/boxpair/store/inbox"
 )
@@ -131,4 +132,44 @@ func consumerCauses(ctx context.Context, s *operators) func(consumer string) ([]
 		}
 		return own, nil
 	}
+}
+
+const (
+	// printed is how many causes are printed.
+	printed = 3
+	// longest is how many characters of an error are printed.
+	longest = 120
+)
+
+// causesIf reads the causes of dead events or messages if there are any. It returns nil if the role
+// may not read them.
+func causesIf(dead int64, read func() ([]cause, error)) ([]cause, error) {
+	if dead == 0 {
+		return nil, nil
+	}
+	list, err := read()
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == "42501" {
+		return nil, nil
+	}
+	return list, err
+}
+
+// printCauses prints the first causes.
+func (d *display) printCauses(p *process, consumer string, causes []cause) {
+	for i := range causes[:min(printed, len(causes))] {
+		c := &causes[i]
+		d.wrap(p, p.stdout, "", "  ", fmt.Sprintf("dead: %s%d of topic %s: %s", consumer, c.Count, plain(c.Topic), clipped(c.Error)))
+	}
+	if more := len(causes) - printed; more > 0 {
+		fmt.Fprintf(p.stdout, "dead: %sand for %d other reasons: boxpair dead list\n", consumer, more)
+	}
+}
+
+// clipped returns the beginning of an error, to be printed.
+func clipped(text string) string {
+	why := []rune(plain(text))
+	if len(why) > longest {
+		why = append(why[:longest-1], '…')
+	}
+	return string(why)
 }

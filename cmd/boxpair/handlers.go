@@ -55,7 +55,7 @@ func (q *inspection) addHandlers(ctx context.Context, s *operators, in *inboxSta
 // printHandlers prints the handlers of all processes, and the last failure of each consumer.
 func (q *inspection) printHandlers(p *process, in *inboxStatus) error {
 	if len(in.Unreported) > 0 {
-		fmt.Fprintf(p.stdout, "no process reports %s: Inbox.Run does, while it runs\n", plain(strings.Join(in.Unreported, ", ")))
+		q.wrap(p, p.stdout, "", "  ", fmt.Sprintf("no process reports %s: Inbox.Run does, while it runs", plain(strings.Join(in.Unreported, ", "))))
 	}
 	if len(in.Handlers) == 0 {
 		return nil
@@ -78,7 +78,7 @@ func (q *inspection) printHandlers(p *process, in *inboxStatus) error {
 	}
 	for _, h := range last {
 		if !h.LastFailure.IsZero() {
-			fmt.Fprintf(p.stdout, "%s: failed %s ago at %s: %s\n", plain(h.Consumer), q.when(h.LastFailure), plain(h.Host), clipped(h.LastError))
+			q.wrap(p, p.stdout, "", "  ", fmt.Sprintf("%s: failed %s ago at %s: %s", plain(h.Consumer), q.when(h.LastFailure), plain(h.Host), clipped(h.LastError)))
 		}
 	}
 	return nil

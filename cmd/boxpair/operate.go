@@ -50,6 +50,7 @@ type operators struct {
 	schema   schema.Checker
 	log      outbox.OperatorStore
 	removal  outbox.JanitorStore
+	topics   outbox.TopicCounter
 	numbers  outbox.SequenceChecker // nil if the database needs no check of its sequences
 	target   *target
 	pool     *pgxpool.Pool // of PostgreSQL
@@ -74,6 +75,7 @@ type store[TX any] interface {
 	outbox.Store[TX]
 	inbox.Store[TX]
 	outbox.Searcher
+	outbox.TopicCounter
 	inbox.Searcher
 	inboxStates
 	ledger
@@ -143,7 +145,7 @@ func both[TX any](s store[TX], end func(), reachable func(context.Context) error
 		return nil, nil, err
 	}
 	n, _ := any(s).(outbox.SequenceChecker)
-	return &operators{reachable: reachable, parts: []any{s}, ledger: settled(in), outbox: out, inbox: in, events: s, messages: s, log: s, removal: s, states: s, effects: s, schema: s, numbers: n}, end, nil
+	return &operators{reachable: reachable, parts: []any{s}, ledger: settled(in), outbox: out, inbox: in, events: s, messages: s, log: s, removal: s, topics: s, states: s, effects: s, schema: s, numbers: n}, end, nil
 }
 
 // consumers reads the registered consumers of an inbox.

@@ -5,12 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/boxpair/boxpair/audit"
 	"github.com/boxpair/boxpair/health"
@@ -64,7 +61,7 @@ func (q *inspection) define(s *settings) {
 	s.count(&c.UnhealthyPending, "unhealthy-pending", "the number from which on the state is unhealthy. Defaults to none.")
 	s.count(&c.DegradedDead, "degraded-dead", "the number of events or messages for an operator from which on the state is degraded. Defaults to 1.")
 	s.count(&c.UnhealthyDead, "unhealthy-dead", "the number from which on the state is unhealthy. Defaults to 100, or to --degraded-dead if that is more.")
-	s.on(&q.topics, "topics", "print the topics that relays have sent lately, with their rates.")
+	s.on(&q.topics, "topics", "print what waits of each topic, the age of the oldest, and the dead ones; and what relays have sent lately, with their rates.")
 	q.every = watchEvery
 	s.on(&q.watch, "watch", "print the status again and again, until interrupted.")
 	s.duration(&q.every, "every", "the time between two prints of --watch. Defaults to 2s.")
@@ -186,9 +183,10 @@ type outboxStatus struct {
 	Relays        int     `json:"relays"`
 	Causes        []cause `json:"dead_causes,omitempty"`
 
-	Routes []routeStatus `json:"routes"` // routes that do not work; never null
-	Pauses []pauseStatus `json:"pauses"` // never null
-	Fleet  []relayStatus `json:"fleet"`  // the relays one by one; never null
+	Routes       []routeStatus `json:"routes"` // routes that do not work; never null
+	Pauses       []pauseStatus `json:"pauses"` // never null
+	Fleet        []relayStatus `json:"fleet"`  // the relays one by one; never null
+	topicsStatus               // empty without --topics
 
 	pauses []control.Pause
 }
@@ -233,7 +231,10 @@ func (q *inspection) outbox(ctx context.Context, s *operators, check *health.Che
 	for i, r := range stalled {
 		o.Routes[i] = routeStatus{r.Topic, r.Route, string(r.State), r.For.Seconds(), r.LastError, r.Relay}
 	}
-	if o.Fleet, err = fleet(ctx, s); err != nil {
+	if o.Fleet, err = fleet(ctx, s); err == nil && q.topics {
+		o.topicsStatus, err = countTopics(ctx, s)
+	}
+	if err != nil {
 		return nil, err
 	}
 	if err := tables(ctx, s, &o.Report); err != nil {
@@ -247,7 +248,7 @@ func (q *inspection) outbox(ctx context.Context, s *operators, check *health.Che
 func (q *inspection) causesOfOutbox(ctx context.Context, p *process, s *operators, o *outboxStatus) (err error) {
 	o.Causes, err = causesIf(o.Dead, func() ([]cause, error) { return deadCauses(ctx, s, "", mostCauses) })
 	if err == nil && !q.json() {
-		printCauses(p.stdout, "", o.Causes)
+		q.printCauses(p, "", o.Causes)
 	}
 	return err
 }
@@ -262,9 +263,9 @@ func (q *inspection) printOutbox(p *process, o *outboxStatus) error {
 	if o.OldestSeconds > 0 {
 		oldest = ", the oldest for " + short(seconds(o.OldestSeconds))
 	}
-	fmt.Fprintf(p.stdout, "pending %d%s%s; deferred %d; retrying %d; following %d; dead %d\n", o.Pending, more, oldest, o.Deferred, o.Retrying, o.Following, o.Dead)
+	q.wrap(p, p.stdout, "", "  ", fmt.Sprintf("pending %d%s%s; deferred %d; retrying %d; following %d; dead %d", o.Pending, more, oldest, o.Deferred, o.Retrying, o.Following, o.Dead))
 	fmt.Fprintf(p.stdout, "relays %d, with %d of %d shards\n", o.Relays, o.Owned, idgen.Shards)
-	errs := []error{q.printFleet(p, o.Fleet)}
+	errs := []error{q.printTopics(p, o.topicsStatus), q.printFleet(p, o.Fleet)}
 	if len(o.Routes) > 0 {
 		g := q.grid(p, column{head: "topic", flexible: true}, column{head: "route", flexible: true, wide: true}, column{head: "state"}, column{head: "for"},
 			column{head: "relay", wide: true}, column{head: "last error", flexible: true})
@@ -289,7 +290,7 @@ func (q *inspection) headline(p *process, side, name string, r *health.Report) {
 	}
 	fmt.Fprintf(p.stdout, "%s %s is %s\n", side, plain(name), state)
 	for _, problem := range r.Problems {
-		fmt.Fprintf(p.stdout, "  %s\n", plain(strings.TrimPrefix(problem, string(r.State)+": ")))
+		q.remedy(p, p.stdout, "  ", plain(strings.TrimPrefix(problem, string(r.State)+": ")))
 	}
 }
 
@@ -307,46 +308,6 @@ func tables(ctx context.Context, s *operators, r *health.Report) error {
 		r.Problems = append(r.Problems, "unhealthy: "+err.Error())
 	}
 	return nil
-}
-
-const (
-	// printed is how many causes are printed.
-	printed = 3
-	// longest is how many characters of an error are printed.
-	longest = 120
-)
-
-// causesIf reads the causes of dead events or messages if there are any. It returns nil if the role
-// may not read them.
-func causesIf(dead int64, read func() ([]cause, error)) ([]cause, error) {
-	if dead == 0 {
-		return nil, nil
-	}
-	list, err := read()
-	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == "42501" {
-		return nil, nil
-	}
-	return list, err
-}
-
-// printCauses prints the first causes, one per line.
-func printCauses(w io.Writer, consumer string, causes []cause) {
-	for i := range causes[:min(printed, len(causes))] {
-		c := &causes[i]
-		fmt.Fprintf(w, "dead: %s%d of topic %s: %s\n", consumer, c.Count, plain(c.Topic), clipped(c.Error))
-	}
-	if more := len(causes) - printed; more > 0 {
-		fmt.Fprintf(w, "dead: %sand for %d other reasons: boxpair dead list\n", consumer, more)
-	}
-}
-
-// clipped returns the beginning of an error, to be printed.
-func clipped(text string) string {
-	why := []rune(plain(text))
-	if len(why) > longest {
-		why = append(why[:longest-1], '…')
-	}
-	return string(why)
 }
 
 // consumerStatus is the state of one consumer in JSON.
@@ -429,7 +390,7 @@ func (q *inspection) causesOfInbox(ctx context.Context, p *process, s *operators
 			return fmt.Errorf("consumer %s: %w", c.Consumer, err)
 		}
 		if !q.json() {
-			printCauses(p.stdout, plain(c.Consumer)+": ", c.Causes)
+			q.printCauses(p, plain(c.Consumer)+": ", c.Causes)
 		}
 	}
 	return nil
@@ -487,7 +448,7 @@ func (q *inspection) printInbox(p *process, in *inboxStatus) error {
 	for i := range in.Consumers {
 		c := &in.Consumers[i]
 		for _, problem := range c.Problems {
-			fmt.Fprintf(p.stdout, "%s: %s\n", plain(c.Consumer), plain(strings.TrimPrefix(problem, string(c.State)+": ")))
+			q.wrap(p, p.stdout, "", "  ", plain(c.Consumer+": "+strings.TrimPrefix(problem, string(c.State)+": ")))
 		}
 	}
 	errs = append(errs, q.printHandlers(p, in))

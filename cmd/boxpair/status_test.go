@@ -175,6 +175,7 @@ func TestStatusSaysWhatIsMissingOfTheTables(t *testing.T) {
 	ok(t, err)
 	for _, args := range [][]string{{"--outbox", sqlite}, {"--inbox", sqlite}, {"--outbox", url}, {"--inbox", url, "-o", "json"}} {
 		status, out, errs := call(t, nil, append([]string{"status"}, args...)...)
+		out = strings.Join(strings.Fields(out), " ") // lines are wrapped
 		if status != exitFound || !strings.Contains(out, "migrations are missing") || !strings.Contains(out, "boxpair migrate") {
 			t.Errorf("%v: %d, %q, %q", args, status, out, errs)
 		}

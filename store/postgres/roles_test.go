@@ -134,6 +134,10 @@ func (o *outboxParts) EndPause(ctx context.Context, kind control.Kind, name stri
 
 func (o *outboxParts) Stats(ctx context.Context) (outbox.Stats, error) { return o.monitor.Stats(ctx) }
 
+func (o *outboxParts) CountTopics(ctx context.Context, limit int) (outbox.TopicCounts, error) {
+	return o.monitor.CountTopics(ctx, limit)
+}
+
 // inboxParts is an inbox of which each part works under its own role.
 type inboxParts struct {
 	*postgres.Store

@@ -62,6 +62,7 @@ func Producer[TX any](t *testing.T, open func(t *testing.T) OutboxFixture[TX], o
 		{"promotion", promotionTests[TX]()},
 		{"operator", operatorTests[TX]()},
 		{"search", searchTests[TX]()},
+		{"topics", topicTests[TX]()},
 		{"janitor", janitorTests[TX]()},
 		{"archive", archiveTests[TX]()},
 		{"replay", replayTests[TX]()},
