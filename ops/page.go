@@ -254,6 +254,9 @@ func two(d, large time.Duration, largeName string, small time.Duration, smallNam
 
 // count returns a number with separators of thousands.
 func count(n any) string {
+	if p, ok := n.(*int); ok {
+		n = *p
+	}
 	digits := fmt.Sprint(n)
 	sign := ""
 	if strings.HasPrefix(digits, "-") {

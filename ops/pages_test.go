@@ -374,7 +374,7 @@ func (reporting) ListRelays(context.Context) ([]outbox.Relay, error) {
 func (reporting) ListHandlers(context.Context) ([]inbox.RunningHandler, error) {
 	return []inbox.RunningHandler{{
 		Process:       inbox.Process{Name: "stock-7f", Host: "south-2", Version: "v1.9.0"},
-		HandlerReport: inbox.HandlerReport{Consumer: "stock/reserve", InFlight: 4, Applied: 9876, Duplicates: 321, Failed: 12, CacheSize: 50000, CacheEntries: 1234, LastError: "out of stock"},
+		HandlerReport: inbox.HandlerReport{Consumer: "stock/reserve", Waiting: new(54321), Window: 14 * 24 * time.Hour, InFlight: 4, Applied: 9876, Duplicates: 321, Failed: 12, CacheSize: 50000, CacheEntries: 1234, LastError: "out of stock"},
 	}}, nil
 }
 
@@ -395,7 +395,7 @@ func TestRunningHandlersAreShown(t *testing.T) {
 		reported = len(list) > 0
 	}
 	host, _ := os.Hostname()
-	over(t, s, nil).shows("/consumers", "since their start", host+" · "+host+"/"+strconv.Itoa(os.Getpid())+"/", " of 65,536<")
+	over(t, s, nil).shows("/consumers", "since their start", host+" · "+host+"/"+strconv.Itoa(os.Getpid())+"/", " of 65,536 in memory<", "14 d")
 	end()
 	if err := <-done; err != nil {
 		t.Error(err)
@@ -423,7 +423,7 @@ func TestReportsOfRelaysAndProcessesAreShown(t *testing.T) {
 	}
 	r := with(reporting{})
 	r.shows("/relays", "relay-a", "north-1", "v1.9.0", "37 of 1,000", "123,456", "81.4", `title="0–2, 9"`, "shards 3; the relay has reported nothing more")
-	r.shows("/consumers", "south-2", "stock-7f", "9,876", "321", "1,234 of 50,000", "out of stock")
+	r.shows("/consumers", "south-2", "stock-7f", "54,321", "9,876", "321", "1,234 of 50,000", "out of stock")
 	body := r.shows("/routes", "order.placed", "working", "unavailable", "5 min", "120,000", "5 more topics are not listed")
 	if strings.Index(body, "mail.requested</a>") > strings.Index(body, "order.placed</a>") {
 		t.Error("what does not work is not first")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -60,13 +61,17 @@ func (q *inspection) printHandlers(p *process, in *inboxStatus) error {
 	if len(in.Handlers) == 0 {
 		return nil
 	}
-	g := q.grid(p, column{head: "consumer", flexible: true}, column{head: "host", flexible: true}, column{head: "in flight", number: true}, column{head: "applied", number: true},
-		column{head: "duplicates", number: true}, column{head: "failed", number: true}, column{head: "last applied"}, column{head: "up"}, column{head: "version", wide: true},
+	g := q.grid(p, column{head: "consumer", flexible: true}, column{head: "host", flexible: true}, column{head: "waiting", number: true}, column{head: "in flight", number: true}, column{head: "applied", number: true},
+		column{head: "duplicates", number: true}, column{head: "failed", number: true}, column{head: "last applied"}, column{head: "up", wide: true}, column{head: "window", wide: true}, column{head: "version", wide: true},
 		column{head: "process", wide: true}, column{head: "last failure", wide: true}, column{head: "last error", wide: true})
 	var last []*handlerStatus // to fail, of each consumer
 	for i := range in.Handlers {
 		h := &in.Handlers[i]
-		g.add(h.Consumer, h.Host, h.InFlight, h.Applied, h.Duplicates, h.Failed, q.when(h.LastSuccess), q.when(h.StartedAt), h.Version, h.Name, q.when(h.LastFailure), h.LastError)
+		waiting := "-"
+		if h.Waiting != nil {
+			waiting = strconv.Itoa(*h.Waiting)
+		}
+		g.add(h.Consumer, h.Host, waiting, h.InFlight, h.Applied, h.Duplicates, h.Failed, q.when(h.LastSuccess), q.when(h.StartedAt), short(h.Window), h.Version, h.Name, q.when(h.LastFailure), h.LastError)
 		if n := len(last); n == 0 || last[n-1].Consumer != h.Consumer {
 			last = append(last, h)
 		} else if h.LastFailure.After(last[n-1].LastFailure) {

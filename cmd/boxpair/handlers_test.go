@@ -22,8 +22,9 @@ func (r *rig) reports() {
 	ok(r.t, err)
 	now := time.Now()
 	for _, host := range []string{"south-1", "south-2"} {
-		report := inbox.HandlerReport{Consumer: "stock/reserve", Topics: []string{"order.placed"}, InFlight: 3, Applied: 9876, Duplicates: 160, LastSuccess: now.Add(-10 * time.Minute)}
+		report := inbox.HandlerReport{Consumer: "stock/reserve", Topics: []string{"order.placed"}, Window: 14 * 24 * time.Hour, InFlight: 3, Applied: 9876, Duplicates: 160, LastSuccess: now.Add(-10 * time.Minute)}
 		if host == "south-2" {
+			report.Waiting = new(54321)
 			report.Failed, report.LastFailure, report.LastError = 12, now.Add(-5*time.Minute), "out of\nstock"
 		}
 		p := inbox.Process{Name: host + "/7/ABCDEFGH", At: now, Host: host, Version: "v1.9.0", StartedAt: now.Add(-3 * time.Hour)}
@@ -52,8 +53,8 @@ func TestStatusTellsWhichProcessesHandleMessages(t *testing.T) {
 	r.reports()
 	out := status()
 	for _, text := range []string{
-		"no process reports mail/send: ", "\nconsumer       host     in flight  applied  duplicates  failed  last applied  up",
-		"\nstock/reserve  south-1          3     9876         160       0  10m           3h\nstock/reserve  south-2          3     9876         160      12  10m           3h",
+		"no process reports mail/send: ", "\nconsumer       host     waiting  in flight  applied  duplicates  failed  last applied\n",
+		"\nstock/reserve  south-1        -          3     9876         160       0  10m\nstock/reserve  south-2    54321          3     9876         160      12  10m\n",
 		"\nstock/reserve: failed 5m ago at south-2: out of",
 	} {
 		if !strings.Contains(out, text) {
@@ -63,7 +64,7 @@ func TestStatusTellsWhichProcessesHandleMessages(t *testing.T) {
 	if strings.Count(out, "failed 5m ago") != 1 || strings.Contains(out, "out of\nstock") {
 		t.Errorf("the last failure is told wrongly:\n%s", out)
 	}
-	if out := status("--wide"); !strings.Contains(out, "v1.9.0") || !strings.Contains(out, "south-2/7/ABCDEFGH") || strings.Contains(out, "failed 5m ago") {
+	if out := status("--wide"); !strings.Contains(out, "v1.9.0") || !strings.Contains(out, "14d") || !strings.Contains(out, "south-2/7/ABCDEFGH") || strings.Contains(out, "failed 5m ago") {
 		t.Errorf("--wide:\n%s", out)
 	}
 	if out := status("--consumer", "mail/send"); strings.Contains(out, "south-1") || !strings.Contains(out, "no process reports mail/send: ") {

@@ -89,7 +89,7 @@ func handlerReportsEnd[TX any](i *inboxRig[TX]) {
 func handlerReportIsTimed[TX any](i *inboxRig[TX]) {
 	p := process("p")
 	want := inbox.HandlerReport{
-		Consumer: "stock/ümlaut'\"\\", Topics: []string{"topic", "other"}, InFlight: 2, Applied: 1 << 40, Duplicates: 3, Failed: 4,
+		Consumer: "stock/ümlaut'\"\\", Topics: []string{"topic", "other"}, Waiting: new(7), Window: time.Hour, InFlight: 2, Applied: 1 << 40, Duplicates: 3, Failed: 4,
 		LastSuccess: p.At.Add(-time.Second), LastFailure: p.At.Add(-2 * time.Second), LastError: "out of 'stock'",
 		CacheSize: 100, CacheEntries: 50, CacheHits: 2, Paused: "until noon, by ann: counting",
 	}
