@@ -178,7 +178,7 @@ func TestKeyInPlaceOfAnID(t *testing.T) {
 		}
 	}
 	r.exec(`UPDATE boxpair.outbox_events SET key = '42'`)
-	if _, out, errs := call(t, nil, "tree", "42", "--outbox", r.url); out != "" || !strings.Contains(errs, "42 names several events: give one of the IDs "+one+", "+id(2).String()) {
+	if _, out, errs := call(t, nil, "tree", "42", "--outbox", r.url); !strings.HasPrefix(out, one[:8]) || !strings.Contains(out, "\n"+id(2).String()[:8]) {
 		t.Errorf("%q, %q", out, errs)
 	}
 }

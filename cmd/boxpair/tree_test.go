@@ -83,8 +83,17 @@ func TestTreeShowsWhatAnEventHasCaused(t *testing.T) {
 	if status, out, errs := call(t, nil, "why", id(1).String(), "--outbox", url, "--inbox", url); status != exitOK || !strings.Contains(out, "caused      1 events: boxpair tree "+id(1).String()[:8]) {
 		t.Errorf("%d, %s%s", status, out, errs)
 	}
-	// Of the events of a correlation ID, the child is no root.
+	treesOfACorrelationID(t, url, place)
+	if status, _, errs := call(t, nil, "tree", "ffffffff", "--outbox", url); status != exitFailed || !strings.Contains(errs, "no given database knows") {
+		t.Errorf("%d, %q", status, errs)
+	}
+}
+
+// treesOfACorrelationID goes on after an event and its child, and places more events.
+func treesOfACorrelationID(t *testing.T, url string, place func(version int64)) {
+	t.Helper()
 	again := []string{"tree", "request-7", "--outbox", url, "--inbox", url}
+	// The child is no root.
 	if status, out, errs := call(t, nil, again...); status != exitOK || !strings.HasPrefix(out, id(1).String()[:8]) || !strings.HasSuffix(out, "all is done: 2 events\n") {
 		t.Errorf("%d, %s%s", status, out, errs)
 	}
@@ -107,9 +116,6 @@ func TestTreeShowsWhatAnEventHasCaused(t *testing.T) {
 	if status, out, errs := call(t, nil, again...); status != exitFound || !strings.Contains(out, id(20).String()[:8]) || strings.Contains(out, id(21).String()[:8]) ||
 		errs != "the trees of the first 20 events are shown; there may be more\n" {
 		t.Errorf("%d, %s%s", status, out, errs)
-	}
-	if status, _, errs := call(t, nil, "tree", "ffffffff", "--outbox", url); status != exitFailed || !strings.Contains(errs, "no given database knows") {
-		t.Errorf("%d, %q", status, errs)
 	}
 }
 
