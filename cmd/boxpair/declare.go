@@ -12,7 +12,7 @@ import (
 
 var declare = command{
 	name: "declare", group: setUp,
-	summary: "declare the queues of a consumer in RabbitMQ, as its subscriber does",
+	summary: "declare the queues of a consumer in RabbitMQ, as subscribers do",
 	details: `Declares exchange, queue and binding of a topic for a consumer, with the arguments that a subscriber of
 transport/amqp gives them, and changes nothing that exists. For a consumer that has to get events
 before it starts, and for a queue that was deleted while its consumer is down. A queue under a misspelt

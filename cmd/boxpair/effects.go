@@ -412,18 +412,18 @@ func (e *entries) print(p *process, list []entry) error {
 		fmt.Fprintln(p.stderr, "nothing matches the filter")
 		return nil
 	}
-	g := e.grid(p, column{head: "effect"}, column{head: "message", wide: true}, column{head: "state"}, column{head: "attempts", number: true}, column{head: "since"},
-		column{head: "topic", flexible: true}, column{head: "key", flexible: true}, column{head: "consumer", flexible: true}, column{head: "last error", flexible: true})
+	g := e.grid(p, column{head: "effect"}, column{head: "message", wide: true}, column{head: "state"}, column{head: "attempts", number: true, wide: true}, column{head: "since"},
+		column{head: "topic", wide: true}, column{head: "key", wide: true}, column{head: "consumer", flexible: true}, column{head: "last error", flexible: true})
 	for i := range list {
 		r := &list[i]
-		why, state := r.LastError, r.State
+		why := r.LastError
 		if r.Reason != "" {
 			why = "discarded: " + r.Reason
 		}
 		if r.State == string(inbox.EffectDead) && r.HasResult {
-			state += " (carried out)"
+			why = strings.TrimSuffix("was carried out: "+why, ": ")
 		}
-		g.add(r.Key, r.ID, state, r.Attempts, e.when(r.PreparedAt), r.Topic, r.OrderKey, r.Consumer, why)
+		g.add(r.Key, r.ID, r.State, r.Attempts, e.when(r.PreparedAt), r.Topic, r.OrderKey, r.Consumer, why)
 		for _, h := range r.History {
 			g.add("", "", h.Outcome, "", e.when(h.At), "", "", "", h.Error)
 		}

@@ -10,7 +10,7 @@ import (
 
 var grants = command{
 	name: migrateName + " grants", group: setUp,
-	summary: "print the SQL that creates PostgreSQL roles and grants them what they need",
+	summary: "print the SQL that creates roles of PostgreSQL and their grants",
 	details: `Prints the statements that grant each named role the privileges of its part on the tables, and no others,
 and connects to no database. Several parts may share a role. The owner of the tables runs the statements
 after every migration; running them again changes nothing. --create precedes them with the statements

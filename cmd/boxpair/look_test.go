@@ -212,28 +212,58 @@ func TestListsFitIntoATerminal(t *testing.T) {
 	r := newRig(t, 2)
 	const long = "a-name-that-is-much-longer-than-anybody-would-like-it-to-be"
 	r.exec(relayOwns,
-		`INSERT INTO boxpair.outbox_routes (relay, topic, route, state, since, last_error) VALUES ('relay-1', '`+long+`', '`+long+long+`', 'refusing', now(), '`+long+long+`')`,
+		`INSERT INTO boxpair.outbox_routes (relay, topic, route, state, since, last_error) VALUES ('relay-1', '`+long+`', '`+long+long+`', 'refusing', now(), '`+long+` `+long+`')`,
 		`WITH q AS (DELETE FROM boxpair.outbox_queue WHERE id = 1 RETURNING shard, id)
-			INSERT INTO boxpair.outbox_parked (id, shard, key, state, attempts, last_error) SELECT id, shard, 'k', 'dead', 4, '`+long+long+`' FROM q`,
+			INSERT INTO boxpair.outbox_parked (id, shard, key, state, attempts, last_error) SELECT id, shard, 'k', 'dead', 4, '`+long+` `+long+`' FROM q`,
 		`INSERT INTO boxpair.inbox_consumers (name, window_size) VALUES ('stock/`+long+`', '14 days')`,
 		`INSERT INTO boxpair.inbox_parked (consumer, dispatch_id, digest, topic, key, ordered, claimed, metadata, payload, state, attempts, last_error)
 			VALUES (1, '`+id(2).String()+`', decode(repeat('00', 16), 'hex'), '`+long+`', '`+long+`', true, false, '{}', '', 'dead', 10, '`+long+`')`)
-	for _, args := range []string{"dead list", "dead list --each", "events"} {
-		list := []string{"--outbox", r.url}
-		if args != "events" {
+	r.exec(`INSERT INTO boxpair.inbox_effects (consumer, dispatch_id, effect_key, ordered, metadata, intent, topic, key, state, uncertain, attempts, last_error)
+		VALUES (1, '` + id(2).String() + `', '` + id(1).String() + `', true, '{}', '{}', '` + long + `', '` + long + `', 'uncertain', true, 1, '` + long + `')`)
+	for _, c := range []struct {
+		args       string
+		out, in    bool // the databases
+		whole, cut bool // with --wide, texts are whole; without, none is longer than the terminal
+	}{
+		{"dead list", true, true, true, true}, {"dead list --each", true, true, true, true}, {"events", true, false, false, true},
+		{"status --topics", true, true, true, true}, {"effects list", false, true, true, true},
+		{"verify --quiet --grace 1ms --consumer stock/" + long + "=#", true, true, true, false},
+	} {
+		var list []string
+		if c.out {
+			list = append(list, "--outbox", r.url)
+		}
+		if c.in {
 			list = append(list, "--inbox", r.url)
 		}
-		_, out, errs := call(t, nil, append(strings.Fields(args), list...)...)
+		_, out, errs := call(t, nil, append(strings.Fields(c.args), list...)...)
 		for line := range strings.Lines(out) {
-			if n := len([]rune(strings.TrimRight(line, "\n"))); n > narrowWidth {
-				t.Errorf("%s: %d columns: %s", args, n, line)
+			if n := len([]rune(strings.TrimRight(line, "\n"))); n > narrowWidth && c.cut {
+				t.Errorf("%s: %d columns: %s", c.args, n, line)
 			}
 		}
 		if strings.Count(out, "\n") < 2 {
-			t.Errorf("%s: %q, %q", args, out, errs)
+			t.Errorf("%s: %q, %q", c.args, out, errs)
 		}
-		if _, out, _ = call(t, nil, append(strings.Fields(args+" --wide"), list...)...); !strings.Contains(out, long) && args != "events" {
-			t.Errorf("%s --wide cuts off: %s", args, out)
+		if _, out, _ = call(t, nil, append(strings.Fields(c.args+" --wide"), list...)...); !strings.Contains(out, long) && c.whole {
+			t.Errorf("%s --wide cuts off: %s", c.args, out)
+		}
+	}
+}
+
+// TestHelpFitsIntoATerminal of 80 columns, but for commands to copy.
+func TestHelpFitsIntoATerminal(t *testing.T) {
+	t.Parallel()
+	names := []string{"", "dead", "effects", "deferred", "migrate", "man", "completion"}
+	for i := range commands {
+		names = append(names, commands[i].name)
+	}
+	for _, name := range names {
+		_, out, _ := call(t, nil, append(strings.Fields(name), "--help")...)
+		for line := range strings.Lines(out) {
+			if n := len([]rune(strings.TrimRight(line, "\n"))); n > narrowWidth && !strings.HasPrefix(line, "    ") {
+				t.Errorf("%s --help: %d columns: %s", name, n, line)
+			}
 		}
 	}
 }

@@ -123,10 +123,10 @@ func newTree(p *process) *tree {
 	t.root = &cobra.Command{
 		Use:   "boxpair",
 		Short: "boxpair shows, explains and heals outboxes and inboxes, and runs relays",
-		Long: `boxpair shows, explains and heals outboxes and inboxes, and runs relays.
+		Long: reflow(`boxpair shows, explains and heals outboxes and inboxes, and runs relays.
 
 Exit status: 0 all is well; 1 the command found what it looks for (a bad state, a discrepancy,
-a missing migration) or changed nothing; 2 the command failed.`,
+a missing migration) or changed nothing; 2 the command failed.`),
 		SilenceErrors: true, SilenceUsage: true,
 		Args: subcommand, RunE: helpOnly,
 		Version: versionText(),
@@ -151,7 +151,23 @@ a missing migration) or changed nothing; 2 the command failed.`,
 }
 
 // helpWidth is the width of lines in the help.
-const helpWidth = 100
+const helpWidth = 80
+
+// reflow wraps paragraphs to the width of the help. Indented lines are commands to copy.
+func reflow(details string) string {
+	var out strings.Builder
+	for block := range strings.SplitSeq(details, "\n\n") {
+		if out.Len() > 0 {
+			out.WriteString("\n")
+		}
+		if strings.HasPrefix(block, " ") {
+			out.WriteString(block + "\n")
+			continue
+		}
+		(&display{}).wrap(&process{width: helpWidth}, &out, "", "", strings.ReplaceAll(block, "\n", " "))
+	}
+	return strings.TrimSuffix(out.String(), "\n")
+}
 
 // add adds a command to the tree.
 func (t *tree) add(p *process, c *command) {
@@ -165,7 +181,7 @@ func (t *tree) add(p *process, c *command) {
 		use += " " + s.operands
 	}
 	one := &cobra.Command{
-		Use: use, Short: c.summary, Long: c.details,
+		Use: use, Short: c.summary, Long: reflow(c.details),
 		Args: func(_ *cobra.Command, args []string) error { return s.operandsFrom(args) },
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if err := s.complete(); err != nil {

@@ -111,7 +111,7 @@ func TestExitStatusTellsWhatWasFound(t *testing.T) {
 		t.Fatalf("clean pair: %d, %q, %q", status, out, errs)
 	}
 	change(`DELETE FROM boxpair_inbox`)
-	status, out, errs = call(t, nil, args...)
+	status, out, errs = call(t, nil, append(args, "--wide")...)
 	if status != exitFound || !strings.Contains(out, "Not clean.") || errs != "" ||
 		!strings.Contains(out, "not_applied, id 01020304-0506-0708-090a-0b0c0d0e0f10, consumer stock/reserve, in "+url+", number 1, topic order.placed") {
 		t.Errorf("lost event: %d, %q, %q", status, out, errs)

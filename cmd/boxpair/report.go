@@ -32,7 +32,8 @@ var meanings = map[audit.Kind]string{
 }
 
 // printReport prints a report as text.
-func printReport(out io.Writer, r *audit.Report) error {
+func (d *display) printReport(p *process, r *audit.Report) error {
+	out := p.stdout
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	printSources(w, r)
 	printCounts(w, r)
@@ -40,9 +41,9 @@ func printReport(out io.Writer, r *audit.Report) error {
 		return err
 	}
 	if len(r.Examples) > 0 {
-		fmt.Fprint(w, "\nFindings\n")
+		fmt.Fprint(out, "\nFindings\n")
 		for i := range r.Examples {
-			printFinding(w, &r.Examples[i])
+			d.printFinding(p, &r.Examples[i])
 		}
 	}
 	verdict := "Clean."
@@ -51,8 +52,9 @@ func printReport(out io.Writer, r *audit.Report) error {
 	} else if !slices.ContainsFunc(r.Outboxes, func(o audit.OutboxReport) bool { return o.Events > 0 }) {
 		verdict = "There are none: nothing was checked. Events younger than --grace are left out."
 	}
-	fmt.Fprintf(w, "\nEvents created %s. %s\n", span(r.From, r.Until), verdict)
-	return w.Flush()
+	fmt.Fprintln(out)
+	d.wrap(p, out, "", "", fmt.Sprintf("Events created %s. %s", span(r.From, r.Until), verdict))
+	return nil
 }
 
 func printSources(w io.Writer, r *audit.Report) {
@@ -100,7 +102,7 @@ func printCounts(w io.Writer, r *audit.Report) {
 	}
 }
 
-func printFinding(w io.Writer, f *audit.Finding) {
+func (d *display) printFinding(p *process, f *audit.Finding) {
 	fields := []string{string(f.Kind)}
 	add := func(name, value string) {
 		if value != "" {
@@ -123,7 +125,7 @@ func printFinding(w io.Writer, f *audit.Finding) {
 	add("created", instant(f.Created, ""))
 	add("since", instant(f.Since, ""))
 	add("why", f.Why)
-	fmt.Fprintf(w, "  %s\n", strings.Join(fields, ", "))
+	d.wrap(p, p.stdout, "  ", "    ", strings.Join(fields, ", "))
 }
 
 func instant(t time.Time, zero string) string {

@@ -19,7 +19,7 @@ import (
 
 var status = command{
 	name:    "status",
-	summary: "show whether outboxes and inboxes are healthy, and what waits in them",
+	summary: "show whether outboxes and inboxes are healthy, and what waits",
 	group:   looking,
 	details: `Prints for each outbox whether it is healthy, degraded or unhealthy, and why; how many events wait,
 and the age of the oldest; how many are deferred or parked; the routes that do not work; the pauses in

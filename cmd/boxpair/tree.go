@@ -16,7 +16,7 @@ import (
 
 var family = command{
 	name: "tree", group: looking,
-	summary: "show what an event has caused in all services, and whether that is done",
+	summary: "show what an event has caused in all services, and if it is done",
 	details: `Follows an event through the handlers of all given inboxes to the events that they wrote, and so on:
 which consumers have applied each event, which have it and do not go on, and which expect it and have
 not got it. With --wait, waits until everything is done. Known to expect a topic are the consumers that

@@ -191,7 +191,7 @@ func (v *verification) print(p *process, report *audit.Report) (int, error) {
 	if v.json() {
 		err = v.encode(p.stdout, report)
 	} else {
-		err = printReport(p.stdout, report)
+		err = v.printReport(p, report)
 	}
 	switch {
 	case err != nil:
