@@ -178,14 +178,16 @@ type relaySource struct {
 	Outbox string
 	Now    outboxState
 	Shards int
-	Err    string
+	// Orphans says which shards have no relay.
+	Orphans string
+	Err     string
 }
 
 func (h *Handler) relays(r *http.Request) (view, error) {
 	p := relaysPage{}
 	for _, s := range h.outboxes {
 		now, err := s.read(r.Context())
-		list := relaySource{Outbox: s.Name, Now: now, Shards: idgen.Shards}
+		list := relaySource{Outbox: s.Name, Now: now, Shards: idgen.Shards, Orphans: now.orphans()}
 		if err != nil {
 			list.Err = err.Error()
 		}

@@ -4,14 +4,20 @@ import (
 	"context"
 	"fmt"
 	"html"
+	"log/slog"
 	"regexp"
 	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/uuid"
 
+	"github.com/boxpair/boxpair/idgen"
 	"github.com/boxpair/boxpair/ops"
+	"github.com/boxpair/boxpair/store/control"
 	"github.com/boxpair/boxpair/store/inbox"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // numbered returns the dispatch ID of the message with a number.
@@ -104,4 +110,50 @@ func TestNewestMessagesLeadToAllOfThem(t *testing.T) {
 	if body := r.page("/messages?state=dead&after=100"); strings.Contains(body, "Next messages") {
 		t.Error("the last page has a next one")
 	}
+}
+
+// someShards is an outbox whose relays own few shards.
+type someShards struct {
+	ops.OutboxOperator
+
+	owned []int
+}
+
+func (s *someShards) Stats(context.Context) (outbox.Stats, error) {
+	return outbox.Stats{Relays: 1, Owned: len(s.owned)}, nil
+}
+
+func (s *someShards) ListRoutes(context.Context) ([]outbox.StalledRoute, error) { return nil, nil }
+
+func (s *someShards) Pauses(context.Context) ([]control.Pause, error) { return nil, nil }
+
+func (s *someShards) ListRelays(context.Context) ([]outbox.Relay, error) {
+	return []outbox.Relay{{Name: "relay-a", Shards: s.owned}}, nil
+}
+
+func TestShardsWithoutARelayAreNamed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &someShards{}
+		for shard := range idgen.Shards {
+			if shard != 3 && shard != 7 && shard != 8 {
+				s.owned = append(s.owned, shard)
+			}
+		}
+		h, err := ops.New(ops.Config{Outboxes: []ops.Outbox{{Name: "shop", Operator: s}}, Logger: slog.New(slog.DiscardHandler)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := &rig{T: t, handler: h}
+		r.shows("/relays", "3 shards have no relay (3, 7–8): their events wait.")
+		time.Sleep(20 * time.Second)
+		r.shows("/relays", "3 shards have no relay (3, 7–8), for 20 s at least: their events wait.")
+		time.Sleep(time.Hour) // nobody has looked
+		r.shows("/relays", "3 shards have no relay (3, 7–8): their events wait.")
+		s.owned = make([]int, idgen.Shards)
+		time.Sleep(time.Second)
+		if body := r.page("/relays"); strings.Contains(body, "no relay") {
+			t.Error("shards have no relay")
+		}
+	})
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/boxpair/boxpair/audit"
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/health"
+	"github.com/boxpair/boxpair/idgen"
 	"github.com/boxpair/boxpair/producer"
 	"github.com/boxpair/boxpair/store/control"
 	"github.com/boxpair/boxpair/store/inbox"
@@ -43,6 +44,9 @@ type outboxState struct {
 	Pauses []control.Pause
 	// Relays are the visible relays; nil if no part lists relays.
 	Relays []outbox.Relay
+	// OrphanedAt is when this process first saw that shards have no relay, in reads without a long gap; zero
+	// if all shards have a relay.
+	OrphanedAt time.Time
 }
 
 // Fleet is an optional part of an outbox that lists its relays.
@@ -132,9 +136,55 @@ func (s *outboxSource) read(ctx context.Context) (outboxState, error) {
 	if err != nil {
 		return s.state, err
 	}
+	now.orphaned(&s.state)
 	s.state = now
 	s.series.add(&now, highest)
 	return now, nil
+}
+
+// mostGap is the longest time between two reads in which nothing is assumed to have changed and changed
+// back.
+const mostGap = 30 * time.Second
+
+// orphaned sets OrphanedAt, after the earlier read.
+func (st *outboxState) orphaned(earlier *outboxState) {
+	switch {
+	case st.Stats.Owned >= idgen.Shards:
+	case !earlier.OrphanedAt.IsZero() && st.At.Sub(earlier.At) < mostGap:
+		st.OrphanedAt = earlier.OrphanedAt
+	default:
+		st.OrphanedAt = st.At
+	}
+}
+
+// orphans says in words which shards have no relay; "" if there are none, or if no relay runs at all.
+func (st *outboxState) orphans() string {
+	n := idgen.Shards - st.Stats.Owned
+	if n <= 0 || st.OrphanedAt.IsZero() || st.Stats.Relays == 0 {
+		return ""
+	}
+	text := fmt.Sprintf("%d shards have no relay", n)
+	if n == 1 {
+		text = "1 shard has no relay"
+	}
+	owned, orphans := make(map[int]bool), []int{}
+	for i := range st.Relays {
+		for _, shard := range st.Relays[i].Shards {
+			owned[shard] = true
+		}
+	}
+	for shard := range idgen.Shards {
+		if !owned[shard] {
+			orphans = append(orphans, shard)
+		}
+	}
+	if len(orphans) == n { // otherwise a lease has begun or ended between two reads
+		text += " (" + ranges(orphans) + ")"
+	}
+	if seen := st.At.Sub(st.OrphanedAt); seen >= time.Second {
+		text += ", for " + span(seen) + " at least"
+	}
+	return text + ": their events wait. A takeover takes seconds; if it lasts, look at the log and the /readyz of the relays."
 }
 
 // highest returns the highest number of an event, or 0 if the number is unknown.
