@@ -34,11 +34,11 @@ type bulk struct {
 
 	// At is the place of the window in the source, and Newest the number of the last letter to change, or 0.
 	At, Newest int64
-	// Shard is the first shard of the window that is not changed yet. If it is above 0, the window ends with
-	// letter To, Next is the place behind it, and Down tells that numbers descend.
-	Shard    int
-	To, Next int64
-	Down     bool
+	// Last is the last letter of the window that was changed, and Shard its shard; 0 before the first one. The
+	// window ends with letter To, Next is the place behind it, and Down tells that numbers descend.
+	Last, To, Next int64
+	Shard          int
+	Down           bool
 	// End tells that all letters were seen.
 	End bool
 }
@@ -84,7 +84,7 @@ func (h *Handler) settle(ctx context.Context, r *request, name, done, but string
 	if err != nil {
 		return notice{}, err
 	}
-	// A request is cut off by Timeout: it ends in time, even if the last shard takes long.
+	// A request is cut off by Timeout: it ends in time, even if the last batch takes long.
 	if err := b.work(ctx, box, time.Now().Add(h.cfg.Timeout*2/5), change); err != nil {
 		return notice{}, fmt.Errorf("%s were %s, then: %w", b.progress(), done, err)
 	}
@@ -148,14 +148,16 @@ func (b *bulk) work(ctx context.Context, box letters, until time.Time, change fu
 		}
 		if apart {
 			slices.SortStableFunc(list, func(x, y letter) int { return x.shard - y.shard })
-			list = slices.DeleteFunc(list, func(l letter) bool { return l.shard < b.Shard })
+			list = slices.DeleteFunc(list, func(l letter) bool {
+				return b.Last > 0 && (l.shard < b.Shard || l.shard == b.Shard && !b.behind(&l, b.Last))
+			})
 		}
 		over, err := b.shards(ctx, list, apart, paced, until, change)
 		if err != nil || over {
 			return err
 		}
-		b.At, b.Shard, b.End = b.Next, 0, b.Next == 0
-		if !time.Now().Before(until) {
+		b.At, b.Last, b.End = b.Next, 0, b.Next == 0
+		if !time.Now().Add(paced.Pause()).Before(until) {
 			return nil
 		}
 	}
@@ -163,9 +165,9 @@ func (b *bulk) work(ctx context.Context, box letters, until time.Time, change fu
 }
 
 // shards changes the letters of a window, in batches of one shard if they are apart. It tells whether the
-// time was over before the last shard.
+// time was over before the last batch.
 func (b *bulk) shards(ctx context.Context, list []letter, apart bool, paced *pace.Batches, until time.Time, change func([]uuid.UUID, string) ([]uuid.UUID, error)) (over bool, err error) {
-	var last int64
+	var last letter
 	for len(list) > 0 {
 		shard := list[0].shard
 		n := slices.IndexFunc(list, func(l letter) bool { return apart && l.shard != shard })
@@ -177,7 +179,7 @@ func (b *bulk) shards(ctx context.Context, list []letter, apart bool, paced *pac
 			for i := range ids {
 				ids[i] = list[i].ID
 			}
-			last = list[most-1].seq
+			last = list[most-1]
 			list = list[most:]
 			before := b.Done
 			err := b.count(most, func() ([]uuid.UUID, error) { return change(ids, b.Cause.State) })
@@ -186,13 +188,10 @@ func (b *bulk) shards(ctx context.Context, list []letter, apart bool, paced *pac
 		if err != nil {
 			return false, err
 		}
-		switch {
-		case len(list) == 0 || time.Now().Before(until):
-		case !apart: // in the order of the source
-			b.At = last
-			return true, nil
-		case list[0].shard != shard:
-			b.Shard = list[0].shard
+		if len(list) > 0 && !time.Now().Add(paced.Pause()).Before(until) {
+			if b.Last, b.Shard = last.seq, last.shard; !apart { // in the order of the source
+				b.At, b.Last = last.seq, 0
+			}
 			return true, nil
 		}
 	}
@@ -201,7 +200,7 @@ func (b *bulk) shards(ctx context.Context, list []letter, apart bool, paced *pac
 
 // window reads the letters of the window at At. A window that was begun ends where it ended before.
 func (b *bulk) window(ctx context.Context, box letters, until time.Time) (list []letter, err error) {
-	begun, first := b.Shard > 0, true
+	begun, first := b.Last > 0, true
 	for at := b.At; ; {
 		page, behind, err := box.next(ctx, &b.Cause, at, batch)
 		if err != nil {
@@ -210,7 +209,7 @@ func (b *bulk) window(ctx context.Context, box letters, until time.Time) (list [
 		for i := range page {
 			l := &page[i]
 			switch {
-			case begun && (b.Down && l.seq < b.To || !b.Down && l.seq > b.To):
+			case begun && b.behind(l, b.To):
 				return list, nil
 			case !begun:
 				b.Down = !first && l.seq < b.To
@@ -228,6 +227,11 @@ func (b *bulk) window(ctx context.Context, box letters, until time.Time) (list [
 			return list, nil
 		}
 	}
+}
+
+// behind tells whether a letter comes behind the letter with a number.
+func (b *bulk) behind(l *letter, number int64) bool {
+	return b.Down && l.seq < number || !b.Down && l.seq > number
 }
 
 // progress says how many letters were changed so far.

@@ -29,7 +29,7 @@ type pile struct {
 	t        *testing.T
 	dead     []bool // by number - 1
 	changed  map[int64]int
-	poisoned int64 // the number of a letter that dies again at once
+	poisoned int64         // the number of a letter that dies again at once
 	takes    time.Duration // a batch
 	busy     time.Duration
 	apart    bool // whether batches have events of one shard

@@ -41,6 +41,9 @@ func BriefChange(trip func() error) (*Batches, error) {
 	return &Batches{Pace: New(brieflyPerBatch, brieflyTime, brieflyShare), trips: 2 * shortest}, nil
 }
 
+// Pause returns how long Next is going to wait.
+func (b *Batches) Pause() time.Duration { return b.pause }
+
 // Next waits until the next batch may begin, and has it change at most left rows. changed returns how
 // many rows it has changed.
 func (b *Batches) Next(ctx context.Context, left int, change func(most int) (changed int, err error)) error {
