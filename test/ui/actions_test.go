@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
+	"github.com/google/uuid"
 
 	"github.com/boxpair/boxpair/ops"
 	"github.com/boxpair/boxpair/store/inbox"
@@ -104,6 +106,14 @@ func actions(p *tab) {
 	}
 
 	laterActions(p)
+	messages(p)
+
+	p.visit("/dead?source=shop")
+	p.fill("article:nth-of-type(1)", "Discard…", "reason", "reports are obsolete")
+	p.sees(" were discarded.")
+	if list := parked(outbox.Dead); len(list) != 0 {
+		p.Errorf("dead after the discard of the cause are %+v", list)
+	}
 
 	p.visit("/dead")
 	p.click(`.theme [value="dark"]`, "")
@@ -126,6 +136,8 @@ func laterActions(p *tab) {
 		p.Errorf("cancelled are %+v, %v", cancelled, err)
 	}
 
+	deferredFromItsPage(p)
+
 	p.visit("/pauses")
 	p.fill("article", "Resume…", "reason", "migrated")
 	p.sees("Topic invoice.created goes on within a second.")
@@ -137,6 +149,12 @@ func laterActions(p *tab) {
 	if list, err := p.scene.Outbox.Pauses(ctx); err != nil || len(list) != 1 || list[0].Name != "order.*" || list[0].By != "loopback" || list[0].Until.IsZero() {
 		p.Errorf("pauses are %+v, %v", list, err)
 	}
+
+	p.visit("/pauses")
+	p.fill("main > form:nth-of-type(1)", "", "what", "downstream", "name", "analytics", "reason", "its broker is upgraded")
+	p.sees("Downstream analytics is paused.")
+	p.fill(`article:has(form input[name="name"][value="analytics"])`, "Resume…", "reason", "upgraded")
+	p.sees("Downstream analytics goes on within a second.")
 
 	p.visit("/effects")
 	p.fill("article:nth-of-type(1)", "Record the result…", "result", `{"Number":"R-1"}`, "reason", "seen at the provider")
@@ -150,6 +168,88 @@ func laterActions(p *tab) {
 	if err != nil || len(list) != 2 || list[0].State != inbox.EffectAnswered || list[1].State != inbox.EffectDiscarded {
 		p.Errorf("effects are %+v, %v", list, err)
 	}
+}
+
+// deferredFromItsPage moves and cancels a deferred event by clicks on its own page.
+func deferredFromItsPage(p *tab) {
+	p.Helper()
+	list, err := p.scene.Outbox.ListDeferred(p.Context(), outbox.DeferredFilter{})
+	if err != nil || len(list) == 0 {
+		p.Fatal(list, err)
+	}
+	id := list[0].ID
+	p.visit("/events/shop/" + id.String())
+	p.fill("main > .actions", "Move…", "at", "2032-03-04T05:06", "reason", "later still")
+	p.sees("The event is due at 2032-03-04 05:06:00 UTC.")
+	p.fill("main > .actions", "Cancel…", "reason", "not wanted any more")
+	p.sees("The event is cancelled")
+	cancelled, err := p.scene.Outbox.ListParked(p.Context(), outbox.Filter{IDs: []uuid.UUID{id}})
+	if err != nil || len(cancelled) != 1 || cancelled[0].State != outbox.Cancelled || cancelled[0].Reason != "not wanted any more (by loopback)" {
+		p.Errorf("cancelled is %+v, %v", cancelled, err)
+	}
+}
+
+// messages redrives one dead message and discards another one by clicks on their pages, and discards the
+// rest of their cause.
+func messages(p *tab) {
+	p.Helper()
+	dead := func() []inbox.Parked {
+		p.Helper()
+		list, err := p.scene.Inbox.ListParked(p.Context(), inbox.Filter{States: []inbox.State{inbox.Dead}})
+		if err != nil {
+			p.Fatal(err)
+		}
+		return list
+	}
+	state := func(id uuid.UUID) inbox.State {
+		p.Helper()
+		list, err := p.scene.Inbox.ListParked(p.Context(), inbox.Filter{IDs: []uuid.UUID{id}, Consumer: "stock/reserve"})
+		if err != nil || len(list) != 1 {
+			p.Fatal(list, err)
+		}
+		return list[0].State
+	}
+	first := dead()
+	if len(first) < 2 {
+		p.Fatalf("dead are %+v", first)
+	}
+	p.visit("/messages/" + first[0].ID.String())
+	p.fill(".applied .actions", "Redrive…", "reason", "sold again")
+	p.sees("1 of 1 were redriven.")
+	if got := state(first[0].ID); got != inbox.Retrying {
+		p.Errorf("the redriven message is %s", got)
+	}
+	p.visit("/messages/" + first[1].ID.String())
+	p.fill(".applied .actions", "Discard…", "reason", "a test order")
+	p.sees("1 of 1 were discarded.")
+	if got := state(first[1].ID); got != inbox.Discarded {
+		p.Errorf("the discarded message is %s", got)
+	}
+}
+
+// TestManyLettersAreChangedWithOneClick: the page takes the next steps by itself.
+func TestManyLettersAreChangedWithOneClick(t *testing.T) {
+	t.Parallel()
+	p := open(t, func(c *ops.Config) { c.Timeout = 2 * time.Second })
+	p.look(390, 844, "light")
+	const n = 700
+	if _, err := p.scene.Write(p.Context(), "charge", "one", n, time.Time{}, `{}`); err != nil {
+		t.Fatal(err)
+	}
+	queued, err := p.scene.Queued(p.Context(), n)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range queued {
+		if queued[i].Topic == "charge" {
+			if err := p.scene.Fail(p.Context(), &queued[i], 10, true, "declined"); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	p.visit("/dead")
+	p.fill("article:nth-of-type(1)", "Redrive…", "reason", "the limit is raised")
+	p.sees("700 of 700 were redriven.")
 }
 
 // edits edits a dead event and a dead message.
