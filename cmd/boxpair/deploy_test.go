@@ -269,6 +269,11 @@ func TestWorkflowsArePinned(t *testing.T) {
 			if job.RunsOn == "" || job.Timeout == 0 || len(job.Steps) == 0 {
 				t.Errorf("%s, %s: no machine, no timeout or no steps", path, name)
 			}
+			uploads := slices.ContainsFunc(job.Steps, func(s struct{ Uses, Run string }) bool { return strings.Contains(s.Run, "gh release upload") })
+			attests := slices.ContainsFunc(job.Steps, func(s struct{ Uses, Run string }) bool { return strings.HasPrefix(s.Uses, "actions/attest-") })
+			if uploads && !attests {
+				t.Errorf("%s, %s: uploads files of a release without an attestation", path, name)
+			}
 			for _, step := range job.Steps {
 				if (step.Uses == "") == (step.Run == "") || step.Uses != "" && !pinned.MatchString(step.Uses) {
 					t.Errorf("%s, %s: the step is %+v", path, name, step)
