@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/chromedp/chromedp"
+
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 // picture is a page as it stands in the documents.
@@ -23,9 +25,9 @@ type picture struct {
 }
 
 // pictures are the pages of the documents, each on a desk and on a phone, light and dark.
-func pictures(event string) (list []picture) {
+func pictures(event, caused string) (list []picture) {
 	for _, page := range []struct{ name, address, unfold string }{
-		{"overview", "/", ""}, {"dead-letters", "/dead", "Redrive…"}, {"event", "/events/shop/" + event, ""}, {"routes", "/routes", ""},
+		{"overview", "/", ""}, {"dead-letters", "/dead", "Redrive…"}, {"event", "/events/shop/" + event, ""}, {"tree", "/events/shop/" + caused, ""}, {"routes", "/routes", ""},
 	} {
 		for _, theme := range []string{"light", "dark"} {
 			list = append(list,
@@ -42,11 +44,16 @@ func TestPicturesShowThePages(t *testing.T) {
 	t.Parallel()
 	p := open(t, nil)
 	id, _ := p.dead("mail.requested")
+	found, err := p.scene.Inbox.SearchMessages(t.Context(), inbox.Query{Consumer: "stock/notify", States: []inbox.State{inbox.AppliedState}, Limit: 100})
+	if err != nil || len(found.Messages) == 0 {
+		t.Fatal(found, err)
+	}
+	caused := found.Messages[len(found.Messages)-1].ID.String()
 	if os.Getenv("BOXPAIR_WRITE_DOCS") != "" {
 		p.makeTraffic()
 	}
 	const most = 150 << 10
-	for _, pic := range pictures(id.String()) {
+	for _, pic := range pictures(id.String(), caused) {
 		path := filepath.Join("../../docs/images", pic.name+".png")
 		if os.Getenv("BOXPAIR_WRITE_DOCS") != "" {
 			p.take(pic, path)
