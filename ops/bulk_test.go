@@ -32,6 +32,7 @@ type pile struct {
 	poisoned int64         // the number of a letter that dies again at once
 	takes    time.Duration // a batch
 	busy     time.Duration
+	wait     func(time.Duration)
 	apart    bool // whether batches have events of one shard
 }
 
@@ -60,7 +61,7 @@ func (p *pile) change(ids []uuid.UUID) ([]uuid.UUID, error) {
 	if p.apart && (len(shards) != 1 || len(ids) > 100) {
 		p.t.Errorf("a batch has %d letters of %d shards", len(ids), len(shards))
 	}
-	time.Sleep(p.takes) // in a bubble
+	p.wait(p.takes)
 	p.busy += p.takes
 	p.add(1)
 	return ids, nil
@@ -156,6 +157,7 @@ func TestOneClickChangesAllLettersOfACause(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				p := newPile(t, c.n, kind == "outbox")
+				p.wait = func(d time.Duration) { time.Sleep(d) }
 				cfg := ops.Config{Loopback: ops.Operator, Logger: slog.New(slog.DiscardHandler)}
 				form := url.Values{"kind": {"outbox"}, "source": {"shop"}, "id": {numbered(1).String()}, "scope": {"cause"}, "all": {strconv.Itoa(c.n)}, "reason": {"mended"}, "back": {"/dead"}}
 				if kind == "inbox" {
