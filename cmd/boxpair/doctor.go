@@ -60,16 +60,24 @@ func (e *examination) define(s *settings) {
 
 // management declares the settings of RabbitMQ's management API.
 func (s *settings) management(to *amqp.Management) {
-	s.add("management", envOf("management")+"_URL", "URL", "RabbitMQ's management API: http://user:password@host:15672. Defaults to none: RabbitMQ is not asked.", false, func(text string) error {
+	s.api(to, "RabbitMQ's management API: http://user:password@host:15672. Defaults to none: RabbitMQ is not asked.")
+	s.text(&to.VHost, "vhost", "NAME", "the virtual host, for --management. Defaults to /.")
+}
+
+// api declares the setting of the address of RabbitMQ's management API.
+func (s *settings) api(to *amqp.Management, usage string) {
+	s.add("management", envOf("management")+"_URL", "URL", usage, false, func(text string) error {
 		s.secrets.hide(text)
 		u, err := url.Parse(text)
 		if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
 			return errors.New("want http://user:password@host:15672 or https://…, with reserved characters of user and password percent-encoded")
 		}
+		if strings.Trim(u.Path, "/") != "" {
+			return errors.New("has a path: want http://user:password@host:15672, and the virtual host in --vhost")
+		}
 		to.URL = text
 		return nil
 	})
-	s.text(&to.VHost, "vhost", "NAME", "the virtual host, for --management. Defaults to /.")
 }
 
 func (e *examination) ignore(text string) error {

@@ -91,7 +91,7 @@ func (x *explainer) healRoute(ctx context.Context, s *operators, e *outbox.Found
 			return []string{"boxpair doctor" + x.management() + x.flag(s) + "   # the broker refuses the event: is a queue full, does a policy limit it?"}, nil
 		case r.State == outbox.RouteRefusing:
 			return []string{
-				fmt.Sprintf("boxpair declare --topic %s --consumer …%s   # if its consumer is down; it does the same when it starts", quoted(e.Topic), x.origin.broker()),
+				fmt.Sprintf("boxpair declare --topic %s --consumer …%s   # … is what its queue's name has after %s_; its consumer does the same when it starts", quoted(e.Topic), x.origin.broker(), plain(e.Topic)),
 				fmt.Sprintf("boxpair relay … --drop-unroutable %s   # only if nobody has to get topic %s", quoted(e.Topic), plain(e.Topic)),
 			}, nil
 		}

@@ -61,49 +61,6 @@ func typed(t *testing.T, answer string, args ...string) (status int, stdout, std
 	return status, out.String(), errs.String()
 }
 
-func TestDeclareRefusesNamesThatNobodyKnows(t *testing.T) {
-	t.Parallel()
-	url, _ := plantSQLite(t)
-	const broker = "amqp://127.0.0.1:1/" // nobody listens there
-	args := func(more string) []string {
-		return strings.Fields("declare --amqp " + broker + " " + strings.ReplaceAll(more, "URL", url))
-	}
-	for _, c := range []struct {
-		args     string
-		declares bool // as far as the broker
-		says     []string
-	}{
-		{"--topic order.placed --consumer stock --outbox URL --inbox URL", true, nil},
-		{"--topic order.placed --consumer reserve --outbox URL --inbox URL", true, nil},
-		{"--topic order.placed --consumer stock/reserve --outbox URL --inbox URL", true, nil},
-		{"--topic ordr.placed --consumer stock --outbox URL --inbox URL", false, []string{"topic ordr.placed; did you mean order.placed?", "pass --new"}},
-		{"--topic order.placed --consumer stok --outbox URL --inbox URL", false, []string{"no consumer stok has registered yet; did you mean stock?", "pass --new"}},
-		{"--topic payments --consumer stok --outbox URL --inbox URL", false, []string{"topic payments,", "did you mean stock?"}},
-		{"--topic ordr.placed --consumer stok --outbox URL --inbox URL --new", true, nil},
-		{"--topic ordr.placed --consumer stock --inbox URL", true, []string{"--topic is not checked for typing errors: no --outbox is given"}},
-		{"--topic order.placed --consumer stok", true, []string{"--topic is not checked", "--consumer is not checked for typing errors: no --inbox is given"}},
-		{"--topic order.placed --exchanges queue --outbox URL", true, nil},
-		{"--topic ordr.placed --consumer stock --outbox sqlite:/none/of/these.db", true, []string{"whether the names are right could not be checked: --outbox sqlite:/none/of/these.db"}},
-	} {
-		status, out, errs := call(t, nil, args(c.args)...)
-		if reached := strings.Contains(errs, "connection refused"); status != exitFailed || out != "" || reached != c.declares {
-			t.Errorf("%s: %d, %q, %q", c.args, status, out, errs)
-		}
-		for _, text := range append([]string{""}, c.says...) {
-			if !strings.Contains(errs, text) || len(c.says) == 0 && (strings.Contains(errs, "checked") || strings.Contains(errs, "did you mean")) {
-				t.Errorf("%s: want %q in %q", c.args, text, errs)
-			}
-		}
-	}
-	const typo = "--topic ordr.placed --consumer stock --outbox URL --inbox URL"
-	if status, _, errs := typed(t, "\n", args(typo)...); status != exitFailed || !strings.Contains(errs, "declare it all the same? [y/N]") || !strings.Contains(errs, "nothing was changed") {
-		t.Errorf("%d, %q", status, errs)
-	}
-	if status, _, errs := typed(t, "y\n", args(typo)...); status != exitFailed || !strings.Contains(errs, "connection refused") {
-		t.Errorf("%d, %q", status, errs)
-	}
-}
-
 func TestPauseOfAMisspeltNameIsSaid(t *testing.T) {
 	t.Parallel()
 	url, _ := plantSQLite(t)

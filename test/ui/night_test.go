@@ -48,7 +48,7 @@ func TestQueueThatIsGoneIsHealedByClicks(t *testing.T) {
 	if command != "boxpair declare --topic order.placed --consumer …" {
 		t.Fatalf("the page prints %q", command)
 	}
-	if out := s.Type(strings.Replace(command, "…", "stock", 1)); out != "queue order.placed_stock of topic order.placed is there\n" {
+	if out := s.Type(strings.Replace(command, "…", "stock --new", 1)); out != "queue order.placed_stock of topic order.placed is there\n" {
 		t.Fatal(out)
 	}
 
