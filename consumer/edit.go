@@ -36,8 +36,11 @@ type Content struct {
 // the copy, in any process. Copies of the message that arrive later stay duplicates.
 //
 // edit changes the content of the message, which it may keep or modify in place. An error of edit
-// ends Edit, and nothing is written. The message is dead, too old, altered or discarded; otherwise
-// the error wraps [ErrNotEditable], as for an unknown ID. If several messages of the consumer have
+// ends Edit, and nothing is written. The message is retrying, dead, too old, altered or discarded;
+// otherwise the error wraps [ErrNotEditable], as for an unknown ID. A retrying message is discarded
+// before the copy is parked, so that never both are applied: if its handler is at work, Edit waits for
+// the end, and gives ErrNotEditable if the message was applied. Later messages of its key may run
+// before the copy. If several messages of the consumer have
 // the ID, the error wraps ErrNotEditable unless all but one are discarded. The signature of a
 // signed message, which was checked when the message arrived, is left out of the copy; a message
 // that was not verified cannot be edited, and gives ErrNotEditable, since the copy would pass for a
@@ -45,8 +48,8 @@ type Content struct {
 //
 // The dispatch ID of the copy is computed from the message and the new content. Editing a message
 // again to the same content parks no second copy and returns the same ID, as long as the consumer
-// remembers it; so Edit can be repeated after any error, also if it parked the copy and could not
-// discard the message. Other content makes another copy.
+// remembers it; so Edit can be repeated after any error, also if it did only one of parking the copy
+// and discarding the message. Other content makes another copy.
 //
 // The reason is required. It is kept with the message behind the ID of the copy, and both have at
 // most 1 KiB. A message that was discarded before keeps the reason of its discard. Edit needs a
@@ -83,17 +86,25 @@ func (i *Inbox[TX]) edit(ctx context.Context, consumer string, id uuid.UUID, rea
 	if err := field.Reason(noted); err != nil {
 		return uuid.Nil, fmt.Errorf("with the ID of the copy: %w", err)
 	}
+	if original.State == inbox.Retrying {
+		if err := i.discardEdited(ctx, consumer, original, noted, "no copy is parked"); err != nil {
+			return uuid.Nil, err
+		}
+	}
 	// Without order by key, no other message of the key waits for an ordered one.
 	_, err = i.store.ParkMessage(ctx, inbox.Parking{Consumer: number, Message: m, State: inbox.Retrying, Ordered: m.Key != ""})
 	if err != nil {
+		if original.State == inbox.Retrying {
+			err = fmt.Errorf("the message is discarded, and no copy is parked yet: edit it again: %w", err)
+		}
 		return uuid.Nil, err
 	}
 	i.log.InfoContext(ctx, "message edited", "dispatch_id", id, "consumer", consumer, "edited_as", m.ID, "reason", reason)
 	i.Wake()
-	if original.State == inbox.Discarded {
+	if original.State == inbox.Discarded || original.State == inbox.Retrying {
 		return m.ID, nil
 	}
-	return m.ID, i.discardEdited(ctx, consumer, original, noted)
+	return m.ID, i.discardEdited(ctx, consumer, original, noted, "the copy is parked")
 }
 
 // editable reads a message that can be edited.
@@ -112,7 +123,7 @@ func (i *Inbox[TX]) editable(ctx context.Context, consumer string, id uuid.UUID)
 		return nil, fmt.Errorf("%d messages with different content have the ID: %w", len(list), ErrNotEditable)
 	}
 	p := &list[0]
-	if !slices.Contains([]inbox.State{inbox.Dead, inbox.TooOldState, inbox.AlteredState, inbox.Discarded}, p.State) {
+	if !slices.Contains([]inbox.State{inbox.Retrying, inbox.Dead, inbox.TooOldState, inbox.AlteredState, inbox.Discarded}, p.State) {
 		return nil, fmt.Errorf("message is %s: %w", p.State, ErrNotEditable)
 	}
 	if _, ok := p.Metadata[MetaNotVerified]; ok {
@@ -155,12 +166,13 @@ func edited(p *inbox.Parked, edit func(c *Content) error) (*inbox.Message, error
 	}, nil
 }
 
-// discardEdited discards a message whose edited copy is parked. Another Edit may have been faster.
-func (i *Inbox[TX]) discardEdited(ctx context.Context, consumer string, p *inbox.Parked, reason string) error {
+// discardEdited discards an edited message. Another Edit may have been faster. copied says whether the copy
+// is parked, for errors.
+func (i *Inbox[TX]) discardEdited(ctx context.Context, consumer string, p *inbox.Parked, reason, copied string) error {
 	f := inbox.Filter{Consumer: consumer, IDs: []uuid.UUID{p.ID}, States: []inbox.State{p.State}, Limit: 1}
 	gone, err := i.store.DiscardMessages(ctx, f, reason)
 	if err != nil {
-		return fmt.Errorf("the copy is parked, and the message is not discarded: %w", err)
+		return fmt.Errorf("%s, and the message is not discarded: %w", copied, err)
 	}
 	if len(gone) > 0 {
 		return nil
@@ -169,11 +181,11 @@ func (i *Inbox[TX]) discardEdited(ctx context.Context, consumer string, p *inbox
 	list, err := i.store.ListParkedMessages(ctx, f)
 	switch {
 	case err != nil:
-		return fmt.Errorf("the copy is parked, and the message is not discarded: %w", err)
+		return fmt.Errorf("%s, and the message is not discarded: %w", copied, err)
 	case len(list) == 0 || list[0].Seq != p.Seq:
-		return fmt.Errorf("the copy is parked, and the message was applied or removed meanwhile: %w", ErrNotEditable)
+		return fmt.Errorf("%s, and the message was applied or removed meanwhile: %w", copied, ErrNotEditable)
 	case list[0].State != inbox.Discarded:
-		return fmt.Errorf("the copy is parked, and the message is %s now: %w", list[0].State, ErrNotEditable)
+		return fmt.Errorf("%s, and the message is %s now: %w", copied, list[0].State, ErrNotEditable)
 	}
 	return nil
 }

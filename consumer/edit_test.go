@@ -179,6 +179,42 @@ func editRepeated[TX any](t *testing.T, db *database[TX]) {
 	}
 }
 
+// TestRetryingMessageIsEdited, since a poison message may be retried for long. It is discarded first: a
+// handler may be at work on it.
+func TestRetryingMessageIsEdited(t *testing.T) {
+	t.Parallel()
+	onEach(t, retryingEdited[pgx.Tx], retryingEdited[*sql.Tx])
+}
+
+func retryingEdited[TX any](t *testing.T, db *database[TX]) {
+	e := newEditor(t, db)
+	ids := []uuid.UUID{number(1)}
+	if got, err := e.store.RedriveMessages(t.Context(), inbox.Filter{IDs: ids, States: []inbox.State{inbox.Dead}, Limit: 1}, "again"); err != nil || len(got) != 1 {
+		t.Fatalf("redriven are %v, %v", got, err)
+	}
+	stopped := errors.New("process died")
+	e.store.before = stopped
+	if id, err := e.edit("lamp"); !errors.Is(err, stopped) || id != uuid.Nil || !strings.Contains(err.Error(), "no copy is parked") {
+		t.Fatalf("Edit gives %v, %v", id, err)
+	}
+	if list, err := e.inbox.ListParked(t.Context(), inbox.Filter{}); err != nil || len(list) != 1 || list[0].State != inbox.Retrying {
+		t.Fatalf("parked are %+v, %v", list, err)
+	}
+	e.store.before, e.store.after = nil, stopped
+	if id, err := e.edit("lamp"); !errors.Is(err, stopped) || id != uuid.Nil || e.original().State != inbox.Discarded {
+		t.Fatalf("Edit gives %v, %v", id, err)
+	}
+	e.store.after = nil
+	id := e.mustEdit("lamp")
+	e.run(1)
+	if e.events[0].ID != id {
+		t.Errorf("handled is %+v, want %v", e.events[0], id)
+	}
+	if p := e.original(); p.State != inbox.Discarded || p.Reason != "edited as "+id.String()+": too many lamps" {
+		t.Errorf("original is %+v", p)
+	}
+}
+
 func TestMessageThatCannotBeEditedIsNotChanged(t *testing.T) {
 	t.Parallel()
 	onEach(t, editRefused[pgx.Tx], editRefused[*sql.Tx])

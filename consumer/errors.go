@@ -33,9 +33,9 @@ var (
 	// ErrNoOutbox is returned when a handler writes events and the inbox has no outbox. The
 	// transaction is not committed, even if the handler ignores the error.
 	ErrNoOutbox = errors.New("inbox has no outbox: pass one with consumer.WithOutbox, so that handlers can write events")
-	// ErrNotEditable is wrapped by the error of [Inbox.Edit] if the message is neither dead, too old,
+	// ErrNotEditable is wrapped by the error of [Inbox.Edit] if the message is neither retrying, dead, too old,
 	// altered nor discarded, or was not verified, or if several messages have its ID.
-	ErrNotEditable = errors.New("only verified messages that are dead, too old, altered or discarded can be edited")
+	ErrNotEditable = errors.New("only verified messages that are retrying, dead, too old, altered or discarded can be edited")
 	// ErrDuplicateName is wrapped when the name of a handler is taken: two handlers under one name
 	// would swallow messages of each other.
 	ErrDuplicateName = errors.New("handler name is taken: each handler is a consumer of its own")

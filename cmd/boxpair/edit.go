@@ -18,7 +18,7 @@ var edit = command{
 	name: deadLetters + " edit", group: changing,
 	summary: "send a dead event, or handle a dead message, with another payload",
 	details: `Writes a copy with another payload as a new event, a child of the dead one, and discards the dead one; in
-an inbox the copy is parked and due at once. Content never changes under its dispatch ID. Prints the
+an inbox the copy is parked and due at once. Also of an event or message that is retried. Content never changes under its dispatch ID. Prints the
 ID of the copy. Editing again to the same content makes no second copy.
 
     boxpair show 4b9d2a51 --payload -o json --outbox postgres://operator@orders/shop

@@ -35,7 +35,7 @@ func (b *block) changes() bool {
 }
 
 var (
-	changing = regexp.MustCompile(`boxpair (?:relay|pause|resume|replay|dead (?:redrive|discard)|effects (?:resolve|redrive|discard)) `)
+	changing = regexp.MustCompile(`boxpair (?:relay|pause|resume|replay|dead (?:redrive|discard|edit)|effects (?:resolve|redrive|discard)) `)
 	heading  = regexp.MustCompile(`(?m)^## (.+)$`)
 	code     = regexp.MustCompile("(?s)```(sh|sql)\n(.*?)```")
 )

@@ -161,9 +161,10 @@ func deadMessages() map[string]way {
 	}
 	return map[string]way{
 		"redrive":            {cause: dead, fires: fires, steps: []int{0}, before: repaired(0), after: (*rig).once},
-		"redrive by force":   {cause: altered, fires: fires, steps: []int{1}, after: (*rig).once},
-		"discard":            {cause: dead, fires: fires, steps: []int{2}},
-		"discard an altered": {cause: altered, fires: fires, steps: []int{2}},
+		"edit":               {cause: dead, fires: fires, steps: []int{1}, before: repaired(0), after: (*rig).once},
+		"redrive by force":   {cause: altered, fires: fires, steps: []int{2}, after: (*rig).once},
+		"discard":            {cause: dead, fires: fires, steps: []int{3}},
+		"discard an altered": {cause: altered, fires: fires, steps: []int{3}},
 	}
 }
 
