@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/boxpair/boxpair/ops/doctor"
 	"github.com/boxpair/boxpair/store/sqlite"
@@ -61,7 +63,11 @@ func (e *examination) define(s *settings) {
 // management declares the settings of RabbitMQ's management API.
 func (s *settings) management(to *amqp.Management) {
 	s.api(to, "RabbitMQ's management API: http://user:password@host:15672. Defaults to none: RabbitMQ is not asked.")
-	s.text(&to.VHost, "vhost", "NAME", "the virtual host, for --management. Defaults to /.")
+	broker := envOf("amqp") + "_URL"
+	if u, err := amqp091.ParseURI(s.getenv(broker)); err == nil {
+		to.VHost = u.Vhost
+	}
+	s.text(&to.VHost, "vhost", "NAME", "the virtual host, for --management. Defaults to the one of "+broker+", or /.")
 }
 
 // api declares the setting of the address of RabbitMQ's management API.
@@ -120,6 +126,9 @@ func (e *examination) run(ctx context.Context, p *process) (int, error) {
 	found, err := doctor.Run(ctx, e.config)
 	if err != nil {
 		return exitFailed, err
+	}
+	if e.config.Management.URL != "" && !e.json() {
+		fmt.Fprintf(p.stderr, "of RabbitMQ, the virtual host %s is looked at\n", plain(cmp.Or(e.config.Management.VHost, "/")))
 	}
 	for i := range found {
 		f := &found[i]

@@ -47,15 +47,16 @@ func (f Finding) String() string {
 	return fmt.Sprintf("%s: %s: %s; %s", f.Severity, f.Subject, f.Problem, f.Remedy)
 }
 
-// symptoms are the checks whose findings another finding of the same severity may explain.
-var symptoms = []Check{Autovacuum, DeadRows, Waiting}
+// later are the checks whose findings come after others of the same severity, in this order: another
+// finding may explain why an event waits; a server without vacuum only gets slower.
+var later = []Check{Waiting, DeadRows, Autovacuum}
 
-// sort puts the worst findings first, and within a severity causes before their symptoms.
+// sort puts the worst findings first, and within a severity causes before what waits because of them.
 func sort(found []Finding) {
 	slices.SortStableFunc(found, func(a, b Finding) int {
 		return cmp.Or(
 			cmp.Compare(slices.Index(severities, a.Severity), slices.Index(severities, b.Severity)),
-			cmp.Compare(slices.Index(symptoms, a.Check), slices.Index(symptoms, b.Check)),
+			cmp.Compare(slices.Index(later, a.Check), slices.Index(later, b.Check)),
 		)
 	})
 }

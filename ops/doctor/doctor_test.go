@@ -188,6 +188,7 @@ func TestCausesComeBeforeTheirSymptoms(t *testing.T) {
 	t.Parallel()
 	found := []doctor.Finding{
 		{Check: doctor.Reach, Severity: doctor.NotChecked},
+		{Check: doctor.Autovacuum, Severity: doctor.Stalls},
 		{Check: doctor.Waiting, Severity: doctor.Stalls},
 		{Check: doctor.DeadRows, Severity: doctor.Stalls},
 		{Check: doctor.OldTransaction, Severity: doctor.Stalls},
@@ -199,7 +200,7 @@ func TestCausesComeBeforeTheirSymptoms(t *testing.T) {
 	for _, f := range found {
 		got = append(got, f.Check)
 	}
-	want := []doctor.Check{doctor.Durability, doctor.OldTransaction, doctor.Routes, doctor.DeadRows, doctor.Waiting, doctor.Reach}
+	want := []doctor.Check{doctor.Durability, doctor.OldTransaction, doctor.Routes, doctor.Waiting, doctor.DeadRows, doctor.Autovacuum, doctor.Reach}
 	if !slices.Equal(got, want) {
 		t.Errorf("order is %v, want %v", got, want)
 	}

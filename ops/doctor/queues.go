@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/rabbitmq/amqp091-go"
 
@@ -84,19 +85,26 @@ func (r *run) lifetime(subject string, q *queue) {
 	}
 }
 
+// mostNamed is how many connections or virtual hosts a finding names.
+const mostNamed = 8
+
 // use looks at the consumers of a queue.
 func (r *run) use(subject string, b *broker, q *queue) {
 	consumers := 0
+	var from []string // connections, as RabbitMQ lists them
 	for i := range b.consumers {
-		if b.consumers[i].Queue.Name == q.Name {
+		if s := &b.consumers[i]; s.Queue.Name == q.Name {
 			consumers++
+			if at, _, _ := strings.Cut(s.Channel.Connection, " ->"); at != "" && !slices.Contains(from, at) && len(from) < mostNamed {
+				from = append(from, at)
+			}
 		}
 	}
 	if q.Messages != nil && *q.Messages > 0 && consumers == 0 {
 		r.add(NoConsumer, Stalls, subject, fmt.Sprintf("%d messages wait, and nobody consumes the queue", *q.Messages), "start its consumer, or, if nobody needs it: rabbitmqctl delete_queue -p "+shell(b.VHost)+" "+shell(q.Name))
 	}
 	if single, _ := q.Arguments["x-single-active-consumer"].(bool); consumers > 1 && !single && q.Type != amqp091.QueueTypeStream {
-		r.add(SeveralConsumers, Loses, subject, fmt.Sprintf("%d consumers share the queue: the order of keys is lost, and two handlers get a part each", consumers),
+		r.add(SeveralConsumers, Loses, subject, fmt.Sprintf("%d consumers share the queue, connected from %s: the order of keys is lost, and two handlers get a part each", consumers, strings.Join(from, ", ")),
 			"give each handler a queue of its own; delete the queue when it is empty, and let amqp.SubscriberConfig declare it with x-single-active-consumer or Partitions; ignore the check where order does not matter")
 	}
 }

@@ -58,7 +58,8 @@ type subscription struct {
 		Name string `json:"name"`
 	} `json:"queue"`
 	Channel struct {
-		User string `json:"user"`
+		User       string `json:"user"`
+		Connection string `json:"connection_name"`
 	} `json:"channel_details"`
 }
 
@@ -81,19 +82,43 @@ func (r *run) rabbitMQ(ctx context.Context) {
 		into any
 	}{{"queues", &b.queues}, {"exchanges", &b.exchanges}, {"bindings", &b.bindings}, {"consumers", &b.consumers}} {
 		there, err := b.Get(ctx, list.into, list.name, b.VHost)
-		if err == nil && !there {
-			err = fmt.Errorf("%s: there is no virtual host %q, or no management API", b.Host, b.VHost)
-		}
 		if err != nil {
 			r.failed(Reach, "RabbitMQ", err)
 			return
 		}
+		if !there {
+			r.add(Reach, NotChecked, "RabbitMQ", fmt.Sprintf("%s: there is no virtual host %q, or no management API", b.Host, b.VHost),
+				"rabbitmqctl list_vhosts; then boxpair doctor --management URL --vhost NAME")
+			return
+		}
 	}
+	r.otherHosts(ctx, b)
 	r.nodes(ctx, b)
 	r.featureFlags(ctx, b)
 	r.exchanges(ctx, b)
 	r.queues(ctx, b)
 	r.rights(ctx, b)
+}
+
+// otherHosts looks for queues in other virtual hosts if there is none here.
+func (r *run) otherHosts(ctx context.Context, b *broker) {
+	if len(b.queues) > 0 {
+		return
+	}
+	subject := fmt.Sprintf("virtual host %q", b.VHost)
+	var all []struct{ VHost string }
+	if err := b.get(ctx, &all, "queues"); err != nil {
+		r.failed(Missing, subject, err)
+		return
+	}
+	have := make(map[string]bool)
+	for _, q := range all {
+		have[q.VHost] = true
+	}
+	if names := sortedKeys(have); len(names) > 0 {
+		r.add(Missing, NotChecked, subject, "it has no queues, and other virtual hosts have: "+strings.Join(names[:min(len(names), mostNamed)], ", "),
+			"boxpair doctor --management URL --vhost NAME")
+	}
 }
 
 // get reads a list that needs further rights.

@@ -315,7 +315,10 @@ func troubledConsumers(t *testing.T, node *service.RabbitMQ) {
 		}
 	}
 	await(t, v.cfg, doctor.NoConsumer, doctor.Stalls, `queue "left"`, "1 messages wait", "rabbitmqctl delete_queue")
-	await(t, v.cfg, doctor.SeveralConsumers, doctor.Loses, `queue "shared"`, "2 consumers")
+	await(t, v.cfg, doctor.SeveralConsumers, doctor.Loses, `queue "shared"`, "2 consumers share the queue, connected from 127.0.0.1:")
+	empty := newVirtual(t, node)
+	want(t, examine(t, empty.cfg), doctor.Missing, doctor.NotChecked, `virtual host "`+empty.name+`"`, "it has no queues, and other virtual hosts have: ", "--vhost NAME")
+	none(t, examine(t, v.cfg), doctor.Missing)
 	for _, f := range examine(t, v.cfg) {
 		if strings.Contains(f.Subject, `"single"`) {
 			t.Errorf("found %s", f)

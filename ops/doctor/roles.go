@@ -26,14 +26,14 @@ func (r *run) sessionRoles(ctx context.Context, t *tables) {
 		r.failed(RoleWide, t.Name, err)
 	}
 	for _, l := range list {
-		what := "is connected and owns the tables: it may drop them, and forge events"
+		subject, what := t.Name, "is connected and owns the tables: it may drop them, and forge events"
 		switch {
 		case l.super:
-			what = "is connected and a superuser: a fault of its service may change anything on the server"
+			subject, what = t.server.name, "is connected and a superuser: a fault of its service may change anything on the server" // once for each server
 		case !l.owner:
 			continue
 		}
-		r.add(RoleWide, Advice, t.Name, "the role "+l.name+" "+what, "connect with a role of the grants in migrations/grants/postgres.sql; the owner only migrates")
+		r.add(RoleWide, Advice, subject, "the role "+l.name+" "+what, "connect with a role of the grants in migrations/grants/postgres.sql; the owner only migrates")
 	}
 }
 
