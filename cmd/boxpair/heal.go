@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -88,17 +89,17 @@ func (x *explainer) healRoute(ctx context.Context, s *operators, e *outbox.Found
 				"rabbitmqctl set_permissions -p VHOST USER CONFIGURE WRITE READ   # patterns; WRITE has to match the exchange",
 			}, nil
 		case r.State == outbox.RouteRefusing && !strings.Contains(r.LastError, "NO_ROUTE"):
-			return []string{"boxpair doctor" + x.management() + x.flag(s) + "   # the broker refuses the event: is a queue full, does a policy limit it?"}, nil
+			return []string{x.doctor(true) + "   # the broker refuses the event: is a queue full, does a policy limit it?"}, nil
 		case r.State == outbox.RouteRefusing:
 			return []string{
-				fmt.Sprintf("boxpair declare --topic %s --consumer …%s   # … is what its queue's name has after %s_; its consumer does the same when it starts", quoted(e.Topic), x.origin.broker(), plain(e.Topic)),
+				fmt.Sprintf("boxpair declare --topic %s --consumer …%s   # the queue is %s_…; its consumer does the same when it starts", quoted(e.Topic), x.origin.broker(), plain(e.Topic)),
 				fmt.Sprintf("boxpair relay … --drop-unroutable %s   # only if nobody has to get topic %s", quoted(e.Topic), plain(e.Topic)),
 			}, nil
 		}
 		return []string{"# the broker does not answer: the relay goes on by itself when it does"}, nil
 	}
 	if err == nil && time.Since(e.WrittenAt) > slow {
-		return []string{"boxpair doctor" + x.flag(s) + "   # does a session block the relay, or a transaction its reading?"}, nil
+		return []string{x.doctor(false) + "   # does a session block the relay, or a transaction its reading?"}, nil
 	}
 	return nil, err
 }
@@ -112,13 +113,36 @@ func meant(p *control.Pause) string {
 	return "   # paused by " + plain(p.By) + ": " + clipped(p.Reason)
 }
 
-// management returns the flag for RabbitMQ's management API, with a leading space, or "" if the settings
+// doctor returns the command that looks at all given databases, since the cause of what one of them shows
+// may be in another, and with broker at RabbitMQ. Windows are compared with the events of an outbox.
+func (x *explainer) doctor(broker bool) string {
+	text := "boxpair doctor"
+	if broker {
+		text += x.management()
+	}
+	text += x.origin.flag()
+	for i := range len(x.outboxes) + len(x.inboxes) {
+		if setting, t := x.target(i); x.origin.flags {
+			text += " --" + setting + " " + quoted(t.shown)
+		}
+	}
+	if len(x.outboxes) == 0 {
+		text += " --outbox …"
+	}
+	return text
+}
+
+// management returns the flags for RabbitMQ's management API, with a leading space, or "" if the settings
 // beside the flags name it.
 func (x *explainer) management() string {
 	if x.broker.URL != "" && !x.origin.flags {
 		return ""
 	}
-	return " --management URL"
+	vhost := "VHOST"
+	if x.broker.URL+x.broker.VHost != "" {
+		vhost = quoted(cmp.Or(x.broker.VHost, "/"))
+	}
+	return " --management URL --vhost " + vhost
 }
 
 // healMessage returns the commands that let a message go on.
@@ -150,12 +174,13 @@ func (x *explainer) healMessage(s *operators, m *inbox.Found, pauses []control.P
 	}
 	redrive := fmt.Sprintf("boxpair dead redrive %s%s -m 'the cause is mended'", id, flag)
 	discard := fmt.Sprintf("boxpair dead discard %s%s -m 'nobody needs it'", id, flag)
+	edit := fmt.Sprintf("boxpair dead edit %s --payload-file FILE%s -m 'quantity was no number'   # if its content can never be handled", id, flag)
 	switch m.State {
 	case inbox.Dead:
-		return []string{redrive, discard}
+		return []string{redrive, edit, discard}
 	case inbox.TooOldState:
 		return []string{
-			"boxpair doctor" + x.flag(s) + "   # is the window of " + plain(m.Consumer) + " shorter than events may be sent again?",
+			x.doctor(false) + "   # is the window of " + plain(m.Consumer) + " shorter than events may be sent again?",
 			redrive + "   # only if it was not applied before: the consumer no longer remembers", discard,
 		}
 	case inbox.AlteredState:
@@ -164,7 +189,10 @@ func (x *explainer) healMessage(s *operators, m *inbox.Found, pauses []control.P
 		if m.NextAttemptAt.Before(time.Now()) {
 			return []string{"# no process of " + plain(m.Consumer) + " takes it up: start the consumer"}
 		}
-		return []string{fmt.Sprintf("boxpair dead redrive %s --state retrying%s -m 'the cause is mended'   # at once, not %s", id, flag, x.due(m.NextAttemptAt))}
+		return []string{
+			fmt.Sprintf("boxpair dead redrive %s --state retrying%s -m 'the cause is mended'   # at once, not %s", id, flag, x.due(m.NextAttemptAt)),
+			edit, discard,
+		}
 	case inbox.Discarded:
 		return []string{fmt.Sprintf("boxpair dead redrive %s --state discarded%s -m 'needed after all'", id, flag)}
 	}

@@ -115,7 +115,47 @@ func TestOverdueRetryIsNotHealedByARedrive(t *testing.T) {
 		t.Error(out)
 	}
 	r.exec(`UPDATE boxpair.inbox_parked SET next_attempt_at = now() + interval '1 hour'`)
-	r.says(exitFound, "why "+id(1).String(), "--state retrying --consumer stock/reserve")
+	r.says(exitFound, "why "+id(1).String(), "--state retrying --consumer stock/reserve",
+		"boxpair dead edit "+id(1).String()+" --payload-file FILE --consumer stock/reserve", "boxpair dead discard "+id(1).String()+" --consumer stock/reserve")
+}
+
+// TestPoisonMessageIsEditedWhileItIsRetried, as why says.
+func TestPoisonMessageIsEditedWhileItIsRetried(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 1)
+	r.exec(`INSERT INTO boxpair.inbox_consumers (name, window_size) VALUES ('stock/reserve', '14 days')`,
+		`INSERT INTO boxpair.inbox_parked (consumer, dispatch_id, digest, topic, key, ordered, claimed, metadata, payload, state, attempts, next_attempt_at)
+			VALUES (1, '`+id(1).String()+`', decode(repeat('00', 16), 'hex'), 'order.placed', 'k', true, true, '{}', '24O', 'retrying', 3, now() + interval '1 hour')`)
+	mended := filepath.Join(t.TempDir(), "mended")
+	ok(t, os.WriteFile(mended, []byte("240"), 0o600))
+	status, out, errs := call(t, nil, "dead", "edit", id(1).String(), "--payload-file", mended, "--consumer", "stock/reserve", "--inbox", r.url, "-m", "a letter")
+	if status != exitOK || errs != "" {
+		t.Fatalf("%d, %q, %q", status, out, errs)
+	}
+	r.says(exitOK, "dead show "+id(1).String()+" --consumer stock/reserve", "discarded", "edited as "+strings.TrimSpace(out))
+}
+
+// TestHealLooksAtAllDatabases, since a window is too short only for the events of an outbox.
+func TestHealLooksAtAllDatabases(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 1)
+	r.exec(`INSERT INTO boxpair.inbox_consumers (name, window_size) VALUES ('stock/reserve', '14 days')`,
+		`INSERT INTO boxpair.inbox_parked (consumer, dispatch_id, digest, topic, key, ordered, claimed, metadata, payload, state, attempts)
+			VALUES (1, '`+id(1).String()+`', decode(repeat('00', 16), 'hex'), 'order.placed', 'k', true, false, '{}', '', 'too_old', 0)`)
+	target, err := parseTarget(r.url)
+	ok(t, err)
+	shown := quoted(target.shown)
+	r.says(exitFound, "why "+id(1).String(), "boxpair doctor --outbox "+shown+" --inbox "+shown+"\n",
+		"# only if it was not applied before: the consumer no longer remembers", "boxpair dead redrive "+id(1).String()+" --consumer stock/reserve")
+	if _, out, errs := call(t, nil, "why", id(1).String(), "--inbox", r.url); !strings.Contains(out, "boxpair doctor --inbox "+shown+" --outbox …\n") {
+		t.Errorf("%s%s", out, errs)
+	}
+	if _, out, errs := call(t, []string{"BOXPAIR_INBOX_URL=" + r.url, "BOXPAIR_OUTBOX_URL=" + r.url}, "why", id(1).String()); !strings.Contains(out, "boxpair doctor\n") {
+		t.Errorf("%s%s", out, errs)
+	}
+	if status, out, errs := call(t, nil, "dead", "redrive", id(1).String(), "--inbox", r.url, "-m", "not posted"); status != exitOK {
+		t.Errorf("a too old message is redriven by its ID: %d, %q, %q", status, out, errs)
+	}
 }
 
 // TestStateOfADatabaseThatCannotBeReadIsUnknown, beside others that can.

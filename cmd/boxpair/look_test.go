@@ -77,7 +77,7 @@ func TestWhySaysWhatAnEventWaitsForAndHowToHealIt(t *testing.T) {
 	r.exec(relayOwns)
 	r.exec(`INSERT INTO boxpair.outbox_routes (relay, topic, route, state, since, last_error)
 		VALUES ('relay-1', 'order.placed', 'shop: order', 'refusing', now() - interval '1 hour', '312 NO_ROUTE')`)
-	r.says(exitFound, "why "+whole, "pending     its route shop: order is refusing since", "312 NO_ROUTE", "heal\n    # … is what its queue's name has after order.placed_; its consumer does the same when it starts\n    boxpair declare --topic order.placed --consumer …", "\n    boxpair relay … --drop-unroutable order.placed")
+	r.says(exitFound, "why "+whole, "pending     its route shop: order is refusing since", "312 NO_ROUTE", "heal\n    # the queue is order.placed_…; its consumer does the same when it starts\n    boxpair declare --topic order.placed --consumer …", "\n    boxpair relay … --drop-unroutable order.placed")
 	r.exec(`UPDATE boxpair.outbox_events SET topic = 'order.shipped' WHERE id = 3`)
 	r.says(exitFound, "why "+id(3).String(), "waits for event 1 of its key", "312 NO_ROUTE", "--drop-unroutable order.placed")
 	r.exec(`DELETE FROM boxpair.outbox_routes`)

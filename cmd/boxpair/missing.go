@@ -79,7 +79,7 @@ func (x *explainer) missing(ctx context.Context, s *operators, one *sight) error
 			seen.Since = *one.Events[at].DeliveredAt
 		}
 		one.Inbox, one.Done = append(one.Inbox, seen), false
-		one.Heal = append(one.Heal, "boxpair doctor"+x.management()+x.flag(s)+"   # "+ask)
+		one.Heal = append(one.Heal, x.doctor(true)+"   # "+ask)
 	}
 	return nil
 }

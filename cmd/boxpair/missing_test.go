@@ -20,7 +20,7 @@ func TestConsumerThatHasNotGotAnEventIsMissed(t *testing.T) {
 	}
 	last := id(3).String()
 	out := r.says(exitFound, "why "+last, "applied     by stock/reserve", "missing     at mail/send for ", "it has earlier events of the topic: the message is at the broker",
-		"\n    # is mail/send down, or does a session block its handler?\n    boxpair doctor --management URL --inbox ")
+		"\n    # is mail/send down, or does a session block its handler?\n    boxpair doctor --management URL --vhost VHOST --outbox ", " --inbox ")
 	if strings.Contains(out, "long-ago") {
 		t.Error(out)
 	}
@@ -45,7 +45,7 @@ func TestConsumerThatHasLaterEventsHasLostOne(t *testing.T) {
 		`INSERT INTO boxpair.inbox_consumers (name, window_size) VALUES ('stock/reserve', '14 days'), ('mail/send', '14 days')`,
 		`INSERT INTO boxpair.inbox (consumer, dispatch_id, stamp, applied_at) VALUES (1, '`+ids[1]+`', now(), now()), (2, '`+ids[2]+`', now(), now()), (1, '`+ids[3]+`', now(), now())`)
 	r.says(exitFound, "why "+ids[2], "applied     by mail/send", "missing     at stock/reserve for 2m: it has earlier and later events of the topic: the message was lost behind the broker",
-		"do stock/reserve and mail/send read one queue? Each needs its own", "boxpair doctor --management URL --inbox ")
+		"do stock/reserve and mail/send read one queue? Each needs its own", "boxpair doctor --management URL --vhost VHOST --outbox ", " --inbox ")
 	r.exec(`UPDATE boxpair.outbox_receipts SET delivered_at = (SELECT max(delivered_at) FROM boxpair.outbox_receipts)`)
 	r.says(exitFound, "why "+ids[2], "it has earlier events of the topic: the message is at the broker") // handlers that run at once overtake each other
 }
@@ -73,7 +73,7 @@ func TestHealOfARouteFitsItsError(t *testing.T) {
 	r.exec(relayOwns, `INSERT INTO boxpair.outbox_routes (relay, topic, route, state, since, last_error) VALUES ('relay-1', 'order.placed', 'shop: order', 'refusing', now(), '')`)
 	for text, want := range map[string]string{
 		"Exception (403) Reason: ACCESS_REFUSED": "\n    rabbitmqctl list_permissions -p VHOST\n",
-		"nack":                                   "\n    boxpair doctor --management URL --outbox ",
+		"nack":                                   "\n    boxpair doctor --management URL --vhost VHOST --outbox ",
 		"312 NO_ROUTE":                           "\n    boxpair declare --topic order.placed ",
 	} {
 		r.exec(`UPDATE boxpair.outbox_routes SET last_error = '` + text + `'`)
