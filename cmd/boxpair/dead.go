@@ -61,8 +61,8 @@ by operators.
 		`Gives the selected dead letters all their attempts again, keeps reason and operator in their history,
 and prints their IDs. Events and messages that IDs or --state select are also tried again at once
 if a retry is due later. --state discarded takes back a discard. A filter or --all is required.
---dry-run says how many letters are selected, and changes nothing. Unchanged letters are named. The
-exit status is 1 if nothing was redriven.
+--dry-run says how many letters are selected, prints the IDs of the first 20 (of all with --wide), and
+changes nothing. Unchanged letters are named. The exit status is 1 if nothing was redriven.
 
     boxpair dead redrive --inbox postgres://operator@stock/stock --error timeout -m "warehouse answers again"
     boxpair dead redrive 4b9d2a51 --state discarded --outbox postgres://operator@orders/shop -m "needed after all"`,
@@ -74,7 +74,8 @@ exit status is 1 if nothing was redriven.
 		`Gives up the selected events or messages, keeps reason and operator, and prints their IDs. Without
 --state and IDs only dead ones are selected. boxpair dead redrive --state discarded takes it back,
 until the retention is over. A filter or --all is required. --dry-run says how many letters are
-selected, and changes nothing. The exit status is 1 if nothing was discarded.
+selected, prints the IDs of the first 20 (of all with --wide), and changes nothing. The exit status is 1
+if nothing was discarded.
 
     boxpair dead discard 4b9d2a51 --outbox postgres://operator@orders/shop -m "order was a test"`,
 		(*letters).defineChange, discardLetters),
@@ -214,6 +215,8 @@ const (
 	counted = 1000
 	// unchanged is how many unchanged rows are named.
 	unchanged = 10
+	// previewed is how many IDs of a database a dry run prints without --wide.
+	previewed = 20
 )
 
 // alter changes the selection of each database in batches, and prints how many rows were changed.
@@ -233,6 +236,10 @@ func (l *letters) alter(ctx context.Context, p *process, do, done string, batch 
 		}
 		if l.dry {
 			fmt.Fprintf(p.stderr, "%d selected; nothing was %s\n", len(all), done)
+			if most := previewed; len(all) > most && !l.json() && !l.wide {
+				fmt.Fprintf(p.stderr, "the IDs of the first %d; --wide prints all\n", most)
+				all = all[:most]
+			}
 			for i := range all {
 				changed = append(changed, all[i].ID)
 			}

@@ -264,6 +264,12 @@ func TestAllThatIsSelectedIsChangedInBatches(t *testing.T) {
 	if _, out, errs := call(t, nil, "dead", "list", "--each", "--inbox", url); strings.Count(out, "\n") != 101 || errs != "100 of 250 are shown: pass --limit 250 to see all\n" {
 		t.Errorf("list: %d lines, %q", strings.Count(out, "\n"), errs)
 	}
+	for args, lines := range map[string]int{"": 20, "--limit 20": 20, "--limit 21 --wide": 21, "--wide": 250, "-o json": 1} {
+		_, out, errs := call(t, nil, append([]string{"dead", "redrive", "--inbox", url, "--all", "--dry-run"}, strings.Fields(args)...)...)
+		if strings.Count(out, "\n") != lines || strings.Contains(errs, "of the first 20; --wide prints all") != (args == "") {
+			t.Errorf("dry %s: %d lines, %q", args, strings.Count(out, "\n"), errs)
+		}
+	}
 	_, out, errs := call(t, nil, "dead", "redrive", "--inbox", url, "--all", "--limit", "7", "--reason", "x")
 	if strings.Count(out, "\n") != 7 || errs != "7 of 7 selected were redriven\n" {
 		t.Errorf("some: %d, %q", strings.Count(out, "\n"), errs)

@@ -126,8 +126,12 @@ func explainCopies(say func(about, format string, args ...any), one *sight) {
 	}
 	for i := range one.Inbox {
 		if c := one.Inbox[i].Suppressed; c != nil {
-			say("copies", "%s has suppressed %d, of all its messages together, in %d processes since %s; of which messages is not recorded",
-				one.Inbox[i].Consumer, c.Copies, c.Processes, short(time.Since(c.Since)))
+			processes := "1 process"
+			if c.Processes != 1 {
+				processes = fmt.Sprintf("%d processes", c.Processes)
+			}
+			say("copies", "%s has suppressed %d, of all its messages together, in %s since %s; of which messages is not recorded",
+				one.Inbox[i].Consumer, c.Copies, processes, short(time.Since(c.Since)))
 		}
 	}
 }

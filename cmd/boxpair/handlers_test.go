@@ -106,6 +106,8 @@ func TestWhySaysWhatIsKnownOfCopies(t *testing.T) {
 	r.reports()
 	out := r.says(exitOK, "why "+whole, "copies      the broker has confirmed it 2 times, last ",
 		"copies      stock/reserve has suppressed 320, of all its messages together, in 2 processes since 3h; of which messages is not recorded")
+	r.exec(`DELETE FROM boxpair.inbox_handlers WHERE process LIKE 'south-2/%'`)
+	r.says(exitOK, "why "+id(1).String(), ", of all its messages together, in 1 process since 3h")
 	if strings.Contains(out, "copies      mail/send") {
 		t.Errorf("copies that nobody knows of:\n%s", out)
 	}
