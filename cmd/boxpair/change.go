@@ -61,7 +61,7 @@ const loggedReason = "the reason, in at most 1 KiB, for the log. Defaults to non
 // note logs a change that no history keeps, with the reason and the operator, if one of them is given.
 func (c *change) note(p *process, s *operators, did string, attrs ...any) {
 	if c.reason+c.operator != "" {
-		logger(p.stderr, "", "").Info(did, append(attrs, "reason", c.reason, "by", c.by(s))...)
+		logger(p.stderr, "", "").Info(did, append(attrs, "reason", c.reason, "by", c.by(s))...) //nolint:sloglint // each caller has one text
 	}
 }
 

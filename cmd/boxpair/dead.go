@@ -235,14 +235,7 @@ func (l *letters) alter(ctx context.Context, p *process, do, done string, batch 
 			return err
 		}
 		if l.dry {
-			fmt.Fprintf(p.stderr, "%d selected; nothing was %s\n", len(all), done)
-			if most := previewed; len(all) > most && !l.json() && !l.wide {
-				fmt.Fprintf(p.stderr, "the IDs of the first %d; --wide prints all\n", most)
-				all = all[:most]
-			}
-			for i := range all {
-				changed = append(changed, all[i].ID)
-			}
+			changed = append(changed, l.preview(p, all, done)...)
 			return nil
 		}
 		reason, err := l.attributed(s)
@@ -274,6 +267,20 @@ func (l *letters) alter(ctx context.Context, p *process, do, done string, batch 
 		return exitFound, nil
 	}
 	return exitOK, nil
+}
+
+// preview says what a dry run has selected, and returns the IDs to print.
+func (l *letters) preview(p *process, all []parked, done string) []uuid.UUID {
+	fmt.Fprintf(p.stderr, "%d selected; nothing was %s\n", len(all), done)
+	if len(all) > previewed && !l.json() && !l.wide {
+		fmt.Fprintf(p.stderr, "the IDs of the first %d; --wide prints all\n", previewed)
+		all = all[:previewed]
+	}
+	ids := make([]uuid.UUID, len(all))
+	for i := range all {
+		ids[i] = all[i].ID
+	}
+	return ids
 }
 
 // batches changes the selected rows in batches, and returns the changed IDs in the order of the rows. Each

@@ -73,7 +73,7 @@ func TestFollowedEventsArePrintedOnce(t *testing.T) {
 		t.Errorf("%d events from before are printed", printed["order.placed"])
 	}
 	ok(t, cmd.Process.Signal(syscall.SIGTERM))
-	for range errs { //nolint:revive // until the end
+	for range errs {
 	}
 	ok(t, cmd.Wait())
 }

@@ -65,33 +65,7 @@ func (r *replaying) run(ctx context.Context, p *process) (int, error) {
 	}
 	var report producer.ReplayReport
 	err := r.each(ctx, false, func(s *operators) (err error) {
-		c := &r.replay
-		if c.IDs, err = s.resolve(ctx, r.ids); err != nil {
-			return err
-		}
-		if len(c.IDs) == 0 && c.Topic+c.Key == "" && c.From.IsZero() && c.To.IsZero() && !c.All {
-			return errors.New("--all: no filter given: add one, or pass --all")
-		}
-		c.After = int64(r.after)
-		if c.Reason, err = r.attributed(s); err != nil {
-			return err
-		}
-		if r.dry || p.asks && !r.yes {
-			n, err := count(ctx, s, c, progressOf(p.stderr, s.name))
-			if err != nil {
-				return err
-			}
-			if r.dry {
-				report.Replayed = n
-				return nil
-			}
-			if err := r.confirm(p, fmt.Sprintf("replay %d of %s?", n, s.name), int(n)); err != nil {
-				return err
-			}
-		}
-		say := progressOf(p.stderr, s.name)
-		c.Progress = func(done producer.ReplayReport) { say(int(done.Replayed), int(done.Through)) }
-		report, err = s.outbox.Replay(ctx, *c)
+		report, err = r.replayed(ctx, p, s)
 		return err
 	})
 	if r.json() {
@@ -108,6 +82,37 @@ func (r *replaying) run(ctx context.Context, p *process) (int, error) {
 		return exitFound, nil
 	}
 	return exitOK, nil
+}
+
+// replayed replays the selection of an outbox, or only counts it.
+func (r *replaying) replayed(ctx context.Context, p *process, s *operators) (report producer.ReplayReport, err error) {
+	c := &r.replay
+	if c.IDs, err = s.resolve(ctx, r.ids); err != nil {
+		return report, err
+	}
+	if len(c.IDs) == 0 && c.Topic+c.Key == "" && c.From.IsZero() && c.To.IsZero() && !c.All {
+		return report, errors.New("--all: no filter given: add one, or pass --all")
+	}
+	c.After = int64(r.after)
+	if c.Reason, err = r.attributed(s); err != nil {
+		return report, err
+	}
+	if r.dry || p.asks && !r.yes {
+		n, err := count(ctx, s, c, progressOf(p.stderr, s.name))
+		if err != nil {
+			return report, err
+		}
+		if r.dry {
+			report.Replayed = n
+			return report, nil
+		}
+		if err := r.confirm(p, fmt.Sprintf("replay %d of %s?", n, s.name), int(n)); err != nil {
+			return report, err
+		}
+	}
+	say := progressOf(p.stderr, s.name)
+	c.Progress = func(done producer.ReplayReport) { say(int(done.Replayed), int(done.Through)) }
+	return s.outbox.Replay(ctx, *c)
 }
 
 // count counts the events that a replay selects.
