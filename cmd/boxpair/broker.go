@@ -66,6 +66,27 @@ func (x *explainer) queues(ctx context.Context, all []sight) error {
 				}
 			}
 		}
+		if len(one.Queues) == 0 && len(one.Events) > 0 {
+			if err := x.unbound(ctx, one); err != nil {
+				return say(err)
+			}
+		}
+	}
+	return nil
+}
+
+// unbound adds the queues that are named after the topic of an event that no queue takes. If there is one,
+// the command that heals the topic names its consumer.
+func (x *explainer) unbound(ctx context.Context, one *sight) (err error) {
+	topic := one.Events[0].Topic
+	if one.Unbound, err = queuesAfter(ctx, x.broker, x.broker.VHost, topic+"_"); err != nil || len(one.Unbound) != 1 {
+		return err
+	}
+	for i, command := range one.Heal {
+		if strings.HasPrefix(command, "boxpair declare ") {
+			name := strings.TrimPrefix(one.Unbound[0].Queue, topic+"_")
+			one.Heal[i] = strings.Replace(command, "--consumer …", "--consumer "+quoted(name), 1)
+		}
 	}
 	return nil
 }

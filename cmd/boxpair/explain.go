@@ -18,10 +18,12 @@ type sight struct {
 	Done   bool          `json:"done"` // the event has left the outboxes, and nothing of it waits in an inbox
 	Events []seenEvent   `json:"events"`
 	Inbox  []seenMessage `json:"messages"`
-	Queues []queueState  `json:"queues,omitempty"`       // with --management
-	Broker string        `json:"broker_error,omitempty"` // why the broker was not asked
-	Caused int           `json:"caused,omitempty"`       // the number of events that handlers of the event wrote, with why
-	Heal   []string      `json:"heal"`                   // commands, in the order in which they help; never null
+	Queues []queueState  `json:"queues,omitempty"` // with --management
+	// Unbound are queues that are named after the topic and do not get it, with --management and without Queues.
+	Unbound []queueState `json:"unbound_queues,omitempty"`
+	Broker  string       `json:"broker_error,omitempty"` // why the broker was not asked
+	Caused  int          `json:"caused,omitempty"`       // the number of events that handlers of the event wrote, with why
+	Heal    []string     `json:"heal"`                   // commands, in the order in which they help; never null
 
 	// earlier and later are delivered events of the topic around the event; their consumers get the topic.
 	earlier, later []uuid.UUID
@@ -54,6 +56,14 @@ type seenEvent struct {
 	Payload       *string    `json:"payload,omitempty"`
 
 	Headers map[string]string `json:"headers,omitempty"`
+}
+
+// copies returns how often a broker has confirmed the event; 0 is not known.
+func (s *sight) copies() (n int) {
+	for i := range s.Events {
+		n += len(s.Events[i].Deliveries)
+	}
+	return n
 }
 
 // sent is a copy of an event that the broker has confirmed.
@@ -262,7 +272,7 @@ func (x *explainer) messages(ctx context.Context, s *operators, ids []uuid.UUID,
 		}
 		one.Inbox = append(one.Inbox, seen)
 		one.Done = one.Done && (m.State == inbox.AppliedState || m.State == inbox.Discarded)
-		one.Heal = append(one.Heal, x.healMessage(s, m, pauses)...)
+		one.Heal = append(one.Heal, x.healMessage(s, m, pauses, one.copies())...)
 	}
 	for _, one := range at {
 		if err := x.missing(ctx, s, one); err != nil {

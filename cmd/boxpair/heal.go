@@ -145,8 +145,8 @@ func (x *explainer) management() string {
 	return " --management URL --vhost " + vhost
 }
 
-// healMessage returns the commands that let a message go on.
-func (x *explainer) healMessage(s *operators, m *inbox.Found, pauses []control.Pause) []string {
+// healMessage returns the commands that let a message go on. A broker has confirmed it that many times.
+func (x *explainer) healMessage(s *operators, m *inbox.Found, pauses []control.Pause, copies int) []string {
 	if m.State == inbox.AppliedState {
 		return nil
 	}
@@ -179,10 +179,14 @@ func (x *explainer) healMessage(s *operators, m *inbox.Found, pauses []control.P
 	case inbox.Dead:
 		return []string{redrive, edit, discard}
 	case inbox.TooOldState:
-		return []string{
-			x.doctor(false) + "   # is the window of " + plain(m.Consumer) + " shorter than events may be sent again?",
-			redrive + "   # only if it was not applied before: the consumer no longer remembers", discard,
+		look := x.doctor(false) + "   # is the window of " + plain(m.Consumer) + " shorter than events may be sent again?"
+		if copies > 1 {
+			return []string{
+				look, fmt.Sprintf("%s   # it was sent %d times: the consumer has probably applied an earlier copy", discard, copies),
+				redrive + "   # only if its effect is missing: the consumer no longer remembers",
+			}
 		}
+		return []string{look, redrive + "   # only if it was not applied before: the consumer no longer remembers", discard}
 	case inbox.AlteredState:
 		return []string{discard, strings.Replace(redrive, " -m", " --force -m", 1) + "   # if its other content is right"}
 	case inbox.Retrying:

@@ -75,6 +75,7 @@ func TestWhyFollowsTheBindingsOfTheTopic(t *testing.T) {
 	r.exec(`DELETE FROM boxpair.outbox_queue`, `INSERT INTO boxpair.outbox_receipts (relay, event_ids) VALUES ('relay-1', '{1,2}')`)
 	const queue = `{"messages_ready": 2, "messages_unacknowledged": 0, "consumers": 0}`
 	answers := map[string]string{
+		"/queues//":    `[]`,
 		"/exchanges//": `[{"name": "", "type": "direct"}, {"name": "amq.fanout", "type": "fanout"}, {"name": "shop", "type": "topic"}]`,
 		"/exchanges///shop/bindings/source": `[
 			{"destination": "order.placed_stock", "destination_type": "queue", "routing_key": "order.#"},
@@ -101,6 +102,29 @@ func TestWhyFollowsTheBindingsOfTheTopic(t *testing.T) {
 	}
 	r.exec(relayOwns, `UPDATE boxpair.outbox_relays SET report = '{"topics": [{"topic": "order.placed", "route": "relay other/order.placed"}]}', reported_at = now()`)
 	r.says(exitOK, args, "no queue takes topic order.placed") // on the route that the relay has reported
+}
+
+// TestWhyNamesTheQueueThatIsNotBound, as after an accident at the broker.
+func TestWhyNamesTheQueueThatIsNotBound(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 1)
+	r.exec(relayOwns, `INSERT INTO boxpair.outbox_routes (relay, topic, route, state, since, last_error) VALUES ('relay-1', 'order.placed', 'shop: order', 'refusing', now(), 'NO_ROUTE')`)
+	broker := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		switch q.URL.Path {
+		case "/api/exchanges//":
+			_, _ = w.Write([]byte(`[]`))
+		case "/api/queues//":
+			_, _ = w.Write([]byte(`[{"name": "order.placed_stock", "consumers": 1}, {"name": "order.paid_stock", "consumers": 1}]`))
+		default:
+			http.NotFound(w, q)
+		}
+	}))
+	t.Cleanup(broker.Close)
+	out := r.says(exitFound, "why "+id(1).String()+" --management "+broker.URL, "no queue takes topic order.placed",
+		"queue order.placed_stock is there, with 1 consumers, and is not bound to the topic", "boxpair declare --topic order.placed --consumer stock ")
+	if strings.Contains(out, "order.paid_stock") {
+		t.Error(out)
+	}
 }
 
 // TestOverdueRetryIsNotHealedByARedrive: no process takes the message up, so another time changes
@@ -152,6 +176,11 @@ func TestHealLooksAtAllDatabases(t *testing.T) {
 	}
 	if _, out, errs := call(t, []string{"BOXPAIR_INBOX_URL=" + r.url, "BOXPAIR_OUTBOX_URL=" + r.url}, "why", id(1).String()); !strings.Contains(out, "boxpair doctor\n") {
 		t.Errorf("%s%s", out, errs)
+	}
+	r.exec(`INSERT INTO boxpair.outbox_receipts (relay, event_ids) VALUES ('relay-1', '{1}'), ('relay-2', '{1}')`)
+	out := r.says(exitFound, "why "+id(1).String(), "it was sent 2 times: the consumer has probably applied an earlier copy")
+	if strings.Index(out, "dead discard") > strings.Index(out, "dead redrive") {
+		t.Errorf("a copy is to be redriven first:\n%s", out)
 	}
 	if status, out, errs := call(t, nil, "dead", "redrive", id(1).String(), "--inbox", r.url, "-m", "not posted"); status != exitOK {
 		t.Errorf("a too old message is redriven by its ID: %d, %q, %q", status, out, errs)

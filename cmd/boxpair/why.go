@@ -203,6 +203,9 @@ func (x *explainer) explain(p *process, one *sight) {
 		say("broker", "could not be asked: %s", one.Broker)
 	} else if len(one.Queues) == 0 && x.broker.URL != "" && len(one.Events) > 0 {
 		say("broker", "no queue takes topic %s", one.Events[0].Topic)
+		for i := range one.Unbound {
+			say("broker", "queue %s is there, with %d consumers, and is not bound to the topic", one.Unbound[i].Queue, one.Unbound[i].Consumers)
+		}
 	}
 	x.explainMessages(say, one)
 	if slices.ContainsFunc(one.Events, func(e seenEvent) bool { return e.State == string(outbox.PendingState) }) &&
