@@ -3,6 +3,7 @@ package operate
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -96,7 +97,7 @@ func p99(all []time.Duration) time.Duration {
 }
 
 // redrive redrives all dead events beside live traffic, and prints how long transactions and events of
-// the traffic take without and with it.
+// the traffic take without and with it. A p99 of transactions that doubles is an error.
 func redrive(ctx context.Context, program, address string) error {
 	settings, err := pgxpool.ParseConfig(address)
 	if err != nil {
@@ -145,6 +146,9 @@ func redrive(ctx context.Context, program, address string) error {
 	with, late, sent := l.take()
 	fmt.Printf("redrive of all in %v, %d sent meanwhile; p99 of Transact %v alone, %v beside it; from commit to publisher %v, %v\n",
 		took.Round(time.Second/10), sent, round(transact), round(with), round(arrival), round(late))
+	if with > 2*transact {
+		return errors.New("the redrive has doubled the p99 of Transact")
+	}
 	return nil
 }
 
