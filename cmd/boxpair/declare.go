@@ -36,6 +36,7 @@ while its consumer is down. A refusal names the topic's queues that are there: a
 		s.api(&d.api, "RabbitMQ's management API, to name queues that are there: http://user:password@host:15672. Defaults to none.")
 		d.known.define(s, "the database of an outbox, to find a misspelt topic. May be given several times. Defaults to none.",
 			"the database of an inbox, to name queues that are there. May be given several times. Defaults to none.")
+		d.out.define(s)
 		s.on(&d.fresh, "new", "declare a queue that is not there, such as of a consumer that has never run.")
 		return d.run
 	},
@@ -50,6 +51,7 @@ type declaration struct {
 	topics   []string
 	consumer string
 	fresh    bool
+	out      form
 }
 
 func (d *declaration) run(ctx context.Context, p *process) (int, error) {
@@ -76,13 +78,29 @@ func (d *declaration) run(ctx context.Context, p *process) (int, error) {
 	if err := d.exist(ctx, p); err != nil {
 		return exitFailed, err
 	}
+	declared := []declaredQueue{}
 	for _, topic := range d.topics {
 		if err := subscriber.SubscribeInitialize(topic); err != nil { //nolint:contextcheck // it takes none
 			return exitFailed, fmt.Errorf("--topic %s: %w", topic, err)
 		}
-		fmt.Fprintf(p.stdout, "queue %s of topic %s is there\n", plain(d.queueOf(topic, d.consumer)), plain(topic))
+		one := declaredQueue{topic, d.queueOf(topic, d.consumer)}
+		declared = append(declared, one)
+		if !d.out.json() {
+			fmt.Fprintf(p.stdout, "queue %s of topic %s is there\n", plain(one.Queue), plain(topic))
+		}
+	}
+	if d.out.json() {
+		if err := d.out.encode(p.stdout, map[string]any{"queues": declared}); err != nil {
+			return exitFailed, err
+		}
 	}
 	return exitOK, ctx.Err()
+}
+
+// declaredQueue is a queue of declare in JSON.
+type declaredQueue struct {
+	Topic string `json:"topic"`
+	Queue string `json:"queue"`
 }
 
 // queueOf returns the name of the queue of a topic's consumer.

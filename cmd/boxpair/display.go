@@ -12,26 +12,44 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 )
 
-// display holds the settings of a command's output.
-type display struct {
-	format, color string
-	wide          bool
+// form is the form of a command's output.
+type form struct{ format string }
+
+func (f *form) define(s *settings) {
+	f.format = "text"
+	s.choice(&f.format, "output", "FORMAT", "text, or json for one JSON object. Defaults to text.", "text", "json")
 }
 
-func (d *display) define(s *settings) {
-	d.format, d.color = "text", "auto"
-	s.choice(&d.format, "output", "FORMAT", "text, or json for one JSON object. Defaults to text.", "text", "json")
-	s.on(&d.wide, "wide", "print all columns, with whole texts, IDs and times, however wide the terminal is.")
-	s.choice(&d.color, "color", "WHEN", "auto, always or never. auto colors a terminal, unless NO_COLOR is set. Defaults to auto.", "auto", "always", "never")
-}
-
-func (d *display) json() bool { return d.format == "json" }
+func (f *form) json() bool { return f.format == "json" }
 
 // encode prints one JSON object.
-func (d *display) encode(out io.Writer, object any) error {
+func (f *form) encode(out io.Writer, object any) error {
 	encoder := json.NewEncoder(out)
 	encoder.SetEscapeHTML(false)
 	return encoder.Encode(object)
+}
+
+// result prints the result of a command: a text of whole lines, or one JSON object.
+func (f *form) result(p *process, text string, object any) error {
+	if f.json() {
+		return f.encode(p.stdout, object)
+	}
+	_, err := io.WriteString(p.stdout, text)
+	return err
+}
+
+// display holds the settings of a command's output.
+type display struct {
+	form
+	color string
+	wide  bool
+}
+
+func (d *display) define(s *settings) {
+	d.color = "auto"
+	d.form.define(s)
+	s.on(&d.wide, "wide", "print all columns, with whole texts, IDs and times, however wide the terminal is.")
+	s.choice(&d.color, "color", "WHEN", "auto, always or never. auto colors a terminal, unless NO_COLOR is set. Defaults to auto.", "auto", "always", "never")
 }
 
 // colored tells whether p's output has colors.

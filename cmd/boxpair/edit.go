@@ -38,6 +38,7 @@ type editing struct {
 	ids            []idRange
 	consumer, file string
 	headers        map[string]string
+	out            form
 }
 
 func (e *editing) define(s *settings) {
@@ -53,6 +54,7 @@ func (e *editing) define(s *settings) {
 		return nil
 	})
 	e.defineReason(s, "the reason, in less than 1 KiB. Required.")
+	e.out.define(s)
 	s.idsAfterFlags("ID", &e.ids)
 }
 
@@ -80,10 +82,10 @@ func (e *editing) run(ctx context.Context, p *process) (int, error) {
 			return err
 		}
 		copied, err := e.edit(ctx, s, ids[0], payload)
-		if err == nil {
-			fmt.Fprintln(p.stdout, copied)
+		if err != nil {
+			return err
 		}
-		return err
+		return e.out.result(p, copied.String()+"\n", map[string]any{"id": copied})
 	})
 	if err != nil {
 		return exitFailed, err

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/google/uuid"
 
@@ -36,6 +35,7 @@ idempotency key, or that a consumer's handler writes for a message; or the idemp
 		})
 		s.number(&i.index, "index", "the position of the event among those of one source and version, or of one handler. Defaults to 0.")
 		s.on(&i.effect, "effect-key", "the key of the consumer's effect, in place of an event.")
+		i.out.define(s)
 		return i.run
 	},
 }
@@ -46,6 +46,7 @@ type identity struct {
 	version, index                  int64
 	cause                           uuid.UUID
 	effect                          bool
+	out                             form
 }
 
 func (i *identity) run(_ context.Context, p *process) (int, error) {
@@ -66,6 +67,5 @@ func (i *identity) run(_ context.Context, p *process) (int, error) {
 	default:
 		id = idgen.Of(i.producer, i.source, i.version, int(i.index))
 	}
-	_, err := fmt.Fprintln(p.stdout, id)
-	return exitOK, err
+	return exitOK, i.out.result(p, id.String()+"\n", map[string]any{"id": id})
 }

@@ -52,12 +52,14 @@ not granted within --lock-timeout ends the command without a change.
 
     boxpair migrate up --database postgres://owner@host/shop`,
 		func(m *migration, s *settings) {
+			m.out.define(s)
 			s.duration(&m.lockTimeout, "lock-timeout", "how long a migration waits for a lock of a table, and other transactions wait behind it, in PostgreSQL. Defaults to 5s.")
 		}, runMigrations),
 	migrateCommand("status", "print the missing migrations",
 		`Prints the missing migrations and changes nothing. The exit status is 1 if any is missing.
 
-    boxpair migrate status --database postgres://monitor@host/shop`, nil, missingMigrations),
+    boxpair migrate status --database postgres://monitor@host/shop`,
+		func(m *migration, s *settings) { m.out.define(s) }, missingMigrations),
 	migrateCommand("sql", "print the SQL of all migrations",
 		`Prints the SQL of all migrations, for another tool to apply, and connects to no database.
 
@@ -72,10 +74,18 @@ type migration struct {
 	databases   []target
 	lockTimeout time.Duration
 	places      places
+	out         form
 }
 
 func runMigrations(ctx context.Context, m *migration, p *process, t *target) (int, error) {
 	applied, err := m.apply(ctx, slog.New(slog.NewTextHandler(p.stderr, nil)), t)
+	if m.out.json() {
+		all := []map[string]any{}
+		for _, a := range applied {
+			all = append(all, map[string]any{"number": a.Number, "name": a.Name})
+		}
+		return exitOK, errors.Join(err, m.out.encode(p.stdout, map[string]any{"applied": all}))
+	}
 	for _, a := range applied {
 		fmt.Fprintf(p.stdout, "applied %d (%s)\n", a.Number, a.Name)
 	}
@@ -94,11 +104,9 @@ func missingMigrations(ctx context.Context, m *migration, p *process, t *target)
 	err = s.schema.CheckSchema(ctx)
 	switch {
 	case err == nil:
-		_, err = fmt.Fprintln(p.stdout, "up to date")
-		return exitOK, err
+		return exitOK, m.out.result(p, "up to date\n", map[string]any{"up_to_date": true})
 	case errors.Is(err, migrations.ErrMissing):
-		_, err = fmt.Fprintln(p.stdout, err)
-		return exitFound, err
+		return exitFound, m.out.result(p, err.Error()+"\n", map[string]any{"up_to_date": false, "missing": err.Error()})
 	}
 	return exitFailed, err
 }

@@ -46,6 +46,7 @@ The end is judged by the database's clock: a pause that is over by that clock is
 			s.duration(&p.period, "for", "how long, from now. Defaults to no end.")
 			s.add("until", envOf("until"), "TIME", "until when: 2026-01-31T12:00:00Z, or 2026-01-31 (in UTC). Defaults to no end.", false, future(&p.pause.Until))
 			p.defineBy(s)
+			p.form.define(s)
 			s.on(&p.yes, "yes", "do not ask for a confirmation of a name that nobody knows. Without a terminal, no command asks.")
 			return p.begin
 		},
@@ -63,6 +64,7 @@ is 1 if nothing was paused under the name; the pauses in force are then printed.
 			p.define(s)
 			s.text(&p.pause.Reason, "reason", "TEXT", loggedReason)
 			p.defineBy(s)
+			p.form.define(s)
 			return p.end
 		},
 	},
@@ -169,7 +171,7 @@ func (p *pausing) begin(ctx context.Context, proc *process) (int, error) {
 		if err := p.spelt(ctx, s, proc); err != nil {
 			return err
 		}
-		return p.beginAt(ctx, p.of(s), proc.stdout)
+		return p.beginAt(ctx, p.of(s), proc)
 	})
 	if err != nil {
 		return exitFailed, err
@@ -178,7 +180,7 @@ func (p *pausing) begin(ctx context.Context, proc *process) (int, error) {
 }
 
 // beginAt begins the pause, and prints the pause as the database has it.
-func (p *pausing) beginAt(ctx context.Context, side ops.Pauser, out io.Writer) error {
+func (p *pausing) beginAt(ctx context.Context, side ops.Pauser, proc *process) error {
 	err := side.Pause(ctx, p.pause)
 	if errors.Is(err, control.ErrOver) {
 		return fmt.Errorf("--for, --until: nothing is paused under the name: %w", err)
@@ -189,7 +191,7 @@ func (p *pausing) beginAt(ctx context.Context, side ops.Pauser, out io.Writer) e
 	list, err := side.Pauses(ctx) // with the database's user
 	for i := range list {
 		if list[i].Kind == p.pause.Kind && list[i].Name == p.pause.Name {
-			fmt.Fprintln(out, plain(list[i].String()))
+			return p.result(proc, plain(list[i].String())+"\n", pauseStatuses(list[i : i+1])[0])
 		}
 	}
 	return err
@@ -231,11 +233,13 @@ func (p *pausing) end(ctx context.Context, proc *process) (int, error) {
 		}
 		if ended {
 			why.note(proc, s, "pause ended", "kind", p.pause.Kind, "name", p.pause.Name)
-			_, err := fmt.Fprintf(proc.stdout, "%s %s is resumed\n", p.pause.Kind, plain(p.pause.Name))
-			return err
+			return p.result(proc, fmt.Sprintf("%s %s is resumed\n", p.pause.Kind, plain(p.pause.Name)), p.resumed(true))
 		}
 		status = exitFound
 		list, err := side.Pauses(ctx)
+		if err == nil && p.json() {
+			err = p.encode(proc.stdout, p.resumed(false))
+		}
 		if err != nil {
 			return err
 		}
@@ -250,6 +254,11 @@ func (p *pausing) end(ctx context.Context, proc *process) (int, error) {
 		return exitFailed, err
 	}
 	return status, nil
+}
+
+// resumed is the result of resume in JSON.
+func (p *pausing) resumed(was bool) map[string]any {
+	return map[string]any{"kind": p.pause.Kind, "name": p.pause.Name, "resumed": was}
 }
 
 // pauseStatus is a pause in JSON.

@@ -24,16 +24,17 @@ were left.
 The exit status is 1 if events were left or --within was over.`,
 	define: func(s *settings) func(context.Context, *process) (int, error) {
 		r := newRelaying(s)
-		within := drainTime
+		within, out := drainTime, &form{}
+		out.define(s)
 		s.duration(&within, "within", "the longest time for sending. Defaults to 1m.")
-		return func(ctx context.Context, p *process) (int, error) { return r.drain(ctx, p, within) }
+		return func(ctx context.Context, p *process) (int, error) { return r.drain(ctx, p, within, out) }
 	},
 }
 
 const drainTime = time.Minute
 
 // drain sends the waiting events once.
-func (r *relaying) drain(ctx context.Context, p *process, within time.Duration) (int, error) {
+func (r *relaying) drain(ctx context.Context, p *process, within time.Duration, out *form) (int, error) {
 	if err := r.check(); err != nil {
 		return exitFailed, err
 	}
@@ -56,7 +57,10 @@ func (r *relaying) drain(ctx context.Context, p *process, within time.Duration) 
 		}
 	}
 	err = errors.Join(errs...)
-	fmt.Fprintf(p.stdout, "%d delivered, %d attempts failed, %d dead, %d left\n", sum.Delivered, sum.Failed, sum.Dead, sum.Left)
+	text := fmt.Sprintf("%d delivered, %d attempts failed, %d dead, %d left\n", sum.Delivered, sum.Failed, sum.Dead, sum.Left)
+	if failed := out.result(p, text, map[string]any{"delivered": sum.Delivered, "failed": sum.Failed, "dead": sum.Dead, "left": sum.Left}); failed != nil {
+		return exitFailed, failed
+	}
 	switch {
 	case ctx.Err() != nil:
 		return exitFailed, context.Cause(ctx)
@@ -87,6 +91,7 @@ With --archive, the database's role needs the privileges of the archiver: boxpai
 		s.duration(&c.Retention, "retention", "how long delivered events are kept: for replay, and to recognise an event that is written again.\nDefaults to 7d.")
 		archiveSetting(s, &c.Archive)
 		s.duration(&c.Interval, "interval", "the pause between two passes. Defaults to 1m.")
+		j.out.define(s)
 		s.on(&j.once, "once", "make one pass, print its numbers, and end.")
 		s.choice(&j.logFormat, "log-format", "FORMAT", "text or json. Defaults to text.", "text", "json")
 		return j.run
@@ -100,13 +105,18 @@ type sweeping struct {
 	config    producer.JanitorConfig
 	once      bool
 	logFormat string
+	out       form
 }
 
 func (j *sweeping) run(ctx context.Context, p *process) (int, error) {
 	if n := len(j.outboxes); n == 0 || n > 1 && !j.once {
 		return exitFailed, fmt.Errorf("--outbox (or %s_URL): want exactly one, got %d", envOf("outbox"), n)
 	}
+	if j.out.json() && !j.once {
+		return exitFailed, errors.New("--output: goes with --once only")
+	}
 	j.config.Logger = logger(p.stderr, j.logFormat, "")
+	passes := []map[string]any{}
 	err := j.each(ctx, true, func(s *operators) error {
 		one, err := producer.NewJanitor(s.removal, j.config)
 		if err != nil {
@@ -116,12 +126,21 @@ func (j *sweeping) run(ctx context.Context, p *process) (int, error) {
 			return one.Run(ctx)
 		}
 		report, err := one.RunOnce(ctx)
+		if j.out.json() {
+			passes = append(passes, map[string]any{
+				"database": s.name, "events": report.Events, "attempts": report.Attempts, "receipts": report.Receipts, "archived": report.Archived,
+			})
+			return err
+		}
 		fmt.Fprintf(p.stdout, "%s: %d events, %d attempts and %d receipts were removed\n", plain(s.name), report.Events, report.Attempts, report.Receipts)
 		if j.config.Archive != nil {
 			fmt.Fprintf(p.stdout, "%s: %d events were archived\n", plain(s.name), report.Archived)
 		}
 		return err
 	})
+	if j.once && j.out.json() {
+		err = errors.Join(err, j.out.encode(p.stdout, map[string]any{"removed": passes}))
+	}
 	if err != nil {
 		return exitFailed, err
 	}

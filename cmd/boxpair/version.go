@@ -15,10 +15,12 @@ var version = command{
 	summary: "print the version",
 	details: "Prints the version of the release or of the module from which this program was built, and of Go.",
 	group:   setUp,
-	define: func(*settings) func(context.Context, *process) (int, error) {
+	define: func(s *settings) func(context.Context, *process) (int, error) {
+		out := &form{}
+		out.define(s)
 		return func(_ context.Context, p *process) (int, error) {
-			_, err := fmt.Fprintln(p.stdout, versionText())
-			return exitOK, err
+			built, language := versions()
+			return exitOK, out.result(p, versionText()+"\n", map[string]any{"version": built, "go": language})
 		}
 	},
 }
@@ -28,14 +30,23 @@ var version = command{
 var release string
 
 func versionText() string {
+	built, language := versions()
+	if built == "" {
+		return "boxpair, built without its version"
+	}
+	return fmt.Sprintf("boxpair %s, %s", built, language)
+}
+
+// versions returns the version of this program, or "" if it is not known, and of Go.
+func versions() (built, language string) {
 	if release != "" {
-		return fmt.Sprintf("boxpair %s, %s", release, runtime.Version())
+		return release, runtime.Version()
 	}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
-		return "boxpair, built without its version"
+		return "", runtime.Version()
 	}
-	return fmt.Sprintf("boxpair %s, %s", info.Main.Version, info.GoVersion)
+	return info.Main.Version, info.GoVersion
 }
 
 // manual returns the command that writes the manual pages.
