@@ -175,14 +175,12 @@ func listDeferred(ctx context.Context, d *deferral, p *process) (int, error) {
 		limit = shown
 	}
 	err := d.each(ctx, true, func(s *operators) error {
-		list, err := d.list(ctx, s, limit+1)
+		list, err := d.list(ctx, s, max(counted, limit)+1)
 		for i := range list[:min(limit, len(list))] {
 			e := &list[i]
 			all = append(all, dueEvent{s.name, e.ID, e.Seq, e.Topic, e.Key, e.DueAt})
 		}
-		if len(list) > limit {
-			fmt.Fprintf(p.stderr, "%s: there are more: pass --limit\n", s.name)
-		}
+		leftOut(p.stderr, min(limit, len(list)), len(list))
 		return err
 	})
 	switch {
@@ -190,6 +188,7 @@ func listDeferred(ctx context.Context, d *deferral, p *process) (int, error) {
 		err = errors.Join(d.encode(p.stdout, map[string][]dueEvent{"deferred": all}), err)
 	case len(all) == 0 && err == nil:
 		fmt.Fprintln(p.stderr, "nothing matches the filter")
+		d.misspelt(ctx, p.stderr, d.filter.Topic, "")
 	default:
 		g := d.grid(p, column{head: "id"}, column{head: "due"}, column{head: "topic", flexible: true}, column{head: "key", flexible: true}, column{head: "database", wide: true})
 		for i := range all {
@@ -252,6 +251,9 @@ func (d *deferral) alter(ctx context.Context, p *process, do, done string, unexp
 	})
 	if err := errors.Join(d.printIDs(p.stdout, changed), err); err != nil {
 		return exitFailed, err
+	}
+	if len(changed) == 0 {
+		d.misspelt(ctx, p.stderr, d.filter.Topic, "")
 	}
 	if len(changed) == 0 && !d.dry {
 		return exitFound, nil

@@ -293,6 +293,9 @@ func (e *entries) alter(ctx context.Context, p *process, do, done string, to inb
 	if err := errors.Join(e.printIDs(p.stdout, changed), err); err != nil {
 		return exitFailed, err
 	}
+	if len(changed) == 0 {
+		e.misspelt(ctx, p.stderr, "", e.chosen.Consumer)
+	}
 	if len(changed) == 0 && !e.dry {
 		return exitFound, nil
 	}

@@ -78,10 +78,14 @@ func (r *replaying) run(ctx context.Context, p *process) (int, error) {
 	switch {
 	case err != nil:
 		return exitFailed, err
-	case report.Replayed == 0 && !r.dry:
-		return exitFound, nil
+	case report.Replayed > 0:
+		return exitOK, nil
 	}
-	return exitOK, nil
+	r.misspelt(ctx, p.stderr, r.replay.Topic, "")
+	if r.dry {
+		return exitOK, nil
+	}
+	return exitFound, nil
 }
 
 // replayed replays the selection of an outbox, or only counts it.

@@ -162,3 +162,24 @@ func TestShellCompletesNames(t *testing.T) {
 		t.Errorf("the file of the environment: %q", out)
 	}
 }
+
+func TestSearchOfAMisspeltNameIsSaid(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, 1)
+	r.exec(`INSERT INTO boxpair.inbox_consumers (name, window_size) VALUES ('stock/reserve', '14 days')`)
+	for args, want := range map[string]string{
+		"deferred list --topic order.placd":                              "did you mean order.placed?",
+		"deferred cancel --topic order.placd -m x":                       "did you mean order.placed?",
+		"replay --topic order.placd --dry-run":                           "did you mean order.placed?",
+		"effects redrive --consumer stock/resrve --state dead -m mended": "did you mean stock/reserve?",
+	} {
+		side := "--outbox"
+		if strings.HasPrefix(args, "effects") {
+			side = "--inbox"
+		}
+		_, out, errs := call(t, nil, append(strings.Fields(args), side, r.url)...)
+		if !strings.Contains(errs, want) {
+			t.Errorf("%s: %q, %q", args, out, errs)
+		}
+	}
+}
