@@ -61,8 +61,8 @@ func (q *inspection) printHandlers(p *process, in *inboxStatus) error {
 	if len(in.Handlers) == 0 {
 		return nil
 	}
-	g := q.grid(p, column{head: "consumer", flexible: true}, column{head: "host", flexible: true}, column{head: "waiting", number: true}, column{head: "in flight", number: true}, column{head: "applied", number: true},
-		column{head: "duplicates", number: true}, column{head: "failed", number: true}, column{head: "last applied"}, column{head: "up", wide: true}, column{head: "window", wide: true}, column{head: "version", wide: true},
+	g := q.grid(p, column{head: "consumer", flexible: true}, column{head: "host", flexible: true}, column{head: "waiting", number: true}, column{head: "running", number: true}, column{head: "applied", number: true},
+		column{head: "copies", number: true}, column{head: "failed", number: true}, column{head: "last applied"}, column{head: "up", wide: true}, column{head: "window", wide: true}, column{head: "version", wide: true},
 		column{head: "process", wide: true}, column{head: "last failure", wide: true}, column{head: "last error", wide: true})
 	var last []*handlerStatus // to fail, of each consumer
 	for i := range in.Handlers {

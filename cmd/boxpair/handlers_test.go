@@ -53,8 +53,8 @@ func TestStatusTellsWhichProcessesHandleMessages(t *testing.T) {
 	r.reports()
 	out := status()
 	for _, text := range []string{
-		"no process reports mail/send: ", "\nconsumer       host     waiting  in flight  applied  duplicates  failed  last applied\n",
-		"\nstock/reserve  south-1        -          3     9876         160       0  10m\nstock/reserve  south-2    54321          3     9876         160      12  10m\n",
+		"no process reports mail/send: ", "\nconsumer       host     waiting  running  applied  copies  failed  last applied\n",
+		"\nstock/reserve  south-1        -        3     9876     160       0  10m\nstock/reserve  south-2    54321        3     9876     160      12  10m\n",
 		"\nstock/reserve: failed 5m ago at south-2: out of",
 	} {
 		if !strings.Contains(out, text) {

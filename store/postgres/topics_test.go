@@ -26,5 +26,6 @@ func TestTopicsOfALongBacklogAreCountedCheaply(t *testing.T) {
 	if err != nil || c.WaitingCapped || c.Topics[0].Waiting != limit {
 		t.Errorf("%+v, %v", c, err)
 	}
-	p.expectIndexes("count of the topics of a short backlog", p.explain(countTopics, limit), 6*limit)
+	// Entries of deleted rows are read as well, while another database's session has an old snapshot.
+	p.expectIndexes("count of the topics of a short backlog", p.explain(countTopics, limit), 10*limit)
 }
