@@ -6,6 +6,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	amqp "github.com/rabbitmq/amqp091-go"
 )
 
 // listeningByHand is the latency of a relay by hand: a transaction notifies, and each notification begins a pass
@@ -29,9 +30,12 @@ func listeningByHand(ctx context.Context, s *stage) error {
 		return err
 	}
 	watch := newStopwatch(s.n)
-	if err := q.each(q.names[0], watch.see); err != nil {
-		return err
-	}
+	s.background(ctx, func(ctx context.Context) {
+		_ = workers(ctx, q, 1, s.n, func(d amqp.Delivery) error {
+			watch.see(d.Body)
+			return d.Ack(false)
+		})
+	})
 	conn, err := pool.Acquire(ctx)
 	if err != nil {
 		return err

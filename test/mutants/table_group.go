@@ -110,14 +110,6 @@ var grouping = []Mutant{
 		Test:   Test{"consumer", "TestHandlerThatHangsHoldsUpOthersForASecond"},
 	},
 	{
-		Name: "slow-handlers-share", Guarantee: "G5",
-		Broken: "Messages share transactions although a transaction for each is faster.",
-		File:   "consumer/sharing.go",
-		Old:    `rate > worthSharing*s.alone`,
-		New:    `rate > 0`,
-		Test:   Test{"consumer", "TestMessagesHaveTransactionsOfTheirOwnWhereThatIsAsFast"},
-	},
-	{
 		Name: "nothing-is-shared", Guarantee: "G5",
 		Broken: "Messages share no transaction under load, although that is faster.",
 		File:   "consumer/sharing.go",
