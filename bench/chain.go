@@ -94,21 +94,8 @@ const handwrittenTables = `CREATE TABLE orders (id uuid PRIMARY KEY, body bytea)
 
 // handwrittenChain is a chain written by hand for speed alone.
 func handwrittenChain(ctx context.Context, s *stage) error {
-	pool, _, err := s.schema(ctx)
+	pool, q, err := s.byHand(ctx, handwrittenTables, "quorum", 18)
 	if err != nil {
-		return err
-	}
-	if _, err := pool.Exec(ctx, handwrittenTables); err != nil {
-		return err
-	}
-	q, err := s.queues("quorum", 1)
-	if err != nil {
-		return err
-	}
-	if err := q.ch.Confirm(false); err != nil {
-		return err
-	}
-	if err := s.warm(ctx, pool, 18); err != nil {
 		return err
 	}
 	produce := func(ctx context.Context) error {

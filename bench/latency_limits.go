@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -12,21 +11,8 @@ import (
 // listeningByHand is the latency of a relay by hand: a transaction notifies, and each notification begins a pass
 // that publishes, waits for the confirms and deletes.
 func listeningByHand(ctx context.Context, s *stage) error {
-	pool, _, err := s.schema(ctx)
+	pool, q, err := s.byHand(ctx, handwrittenTables, "classic", 12)
 	if err != nil {
-		return err
-	}
-	if _, err := pool.Exec(ctx, handwrittenTables); err != nil {
-		return err
-	}
-	q, err := s.queues("classic", 1)
-	if err != nil {
-		return err
-	}
-	if err := q.ch.Confirm(false); err != nil {
-		return err
-	}
-	if err := s.warm(ctx, pool, 12); err != nil {
 		return err
 	}
 	watch := newStopwatch(s.n)
@@ -44,25 +30,18 @@ func listeningByHand(ctx context.Context, s *stage) error {
 	if _, err := conn.Exec(ctx, `LISTEN plain_outbox`); err != nil {
 		return err
 	}
-	failed := make(chan error, 1)
-	s.background(ctx, func(ctx context.Context) {
+	ctx = s.alongside(ctx, func(ctx context.Context) error {
 		for {
 			if _, err := conn.Conn().WaitForNotification(ctx); err != nil {
-				return
+				return err
 			}
-			if _, err := relayOnceByHand(ctx, pool, q); err != nil && ctx.Err() == nil {
-				failed <- fmt.Errorf("relay by hand: %w", err)
-				return
+			if _, err := relayOnceByHand(ctx, pool, q); err != nil {
+				return err
 			}
 		}
 	})
 	err = s.timed(ctx, func() (int, error) {
 		return s.n, clocked(ctx, watch, func(ctx context.Context, i int) error {
-			select {
-			case err := <-failed:
-				return err
-			default:
-			}
 			return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
 				if _, err := tx.Exec(ctx, insertOrder, uuid.New(), payload); err != nil {
 					return err

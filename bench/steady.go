@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/boxpair/boxpair/producer"
 )
 
@@ -49,23 +51,30 @@ func steadily(ctx context.Context, s *stage) error {
 	})
 }
 
-// handwrittenSteady measures handwritten code likewise.
-func handwrittenSteady(ctx context.Context, s *stage) error {
+// byHand returns a database with the tables of handwritten code and so many open connections, and a queue
+// of the kind, on a channel with confirms.
+func (s *stage) byHand(ctx context.Context, tables, kind string, connections int) (*pgxpool.Pool, *queues, error) {
 	pool, _, err := s.schema(ctx)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
-	if _, err := pool.Exec(ctx, businessTables); err != nil {
-		return err
+	if _, err := pool.Exec(ctx, tables); err != nil {
+		return nil, nil, err
 	}
-	q, err := s.queues("classic", 1)
+	q, err := s.queues(kind, 1)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	if err := q.ch.Confirm(false); err != nil {
-		return err
+		return nil, nil, err
 	}
-	if err := s.warm(ctx, pool, 12); err != nil {
+	return pool, q, s.warm(ctx, pool, connections)
+}
+
+// handwrittenSteady measures handwritten code likewise.
+func handwrittenSteady(ctx context.Context, s *stage) error {
+	pool, q, err := s.byHand(ctx, businessTables, "classic", 12)
+	if err != nil {
 		return err
 	}
 	once, err := plain(ctx, &desk{pool: pool, events: 1})
