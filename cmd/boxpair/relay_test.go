@@ -108,15 +108,7 @@ func (d *daemon) stop(t *testing.T) string {
 // get returns a health endpoint's status and answer.
 func (d *daemon) get(t *testing.T, path string) (int, string) {
 	t.Helper()
-	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+d.health+path, http.NoBody)
-	ok(t, err)
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	response, err := client.Do(request)
-	ok(t, err)
-	defer response.Body.Close()
-	text, err := io.ReadAll(response.Body)
-	ok(t, err)
-	return response.StatusCode, string(text)
+	return d.ask(t, http.MethodGet, path, "", nil)
 }
 
 // await polls until what returns nil.
