@@ -95,6 +95,15 @@ func (c *change) confirm(p *process, question string, n int) error {
 	return agreed(p, question)
 }
 
+// allowed returns the reason for a change of n rows, as the history keeps it, after the operator has
+// confirmed the change.
+func (c *change) allowed(p *process, s *operators, do string, n int) (reason string, err error) {
+	if reason, err = c.attributed(s); err != nil {
+		return "", err
+	}
+	return reason, c.confirm(p, fmt.Sprintf("%s %d of %s?", do, n, s.name), n)
+}
+
 // agreed asks the operator on a terminal, and returns errDeclined unless the answer is yes.
 func agreed(p *process, question string) error {
 	fmt.Fprintf(p.stderr, "%s [y/N] ", plain(question))
@@ -133,6 +142,21 @@ func (b *batches) next(ctx context.Context, left int, change func(most int) ([]u
 		ids, err = change(most)
 		return len(ids), err
 	})
+	return ids, err
+}
+
+// inBatches changes the rows of a database in paced batches, until an error, and returns the changed IDs.
+func inBatches[T any](ctx context.Context, all []T, report func(done, all int), change func(some []T) ([]uuid.UUID, error)) (ids []uuid.UUID, err error) {
+	paced := newBatches()
+	for left := all; len(left) > 0 && err == nil; report(len(ids), len(all)) {
+		var some []uuid.UUID
+		some, err = paced.next(ctx, len(left), func(most int) ([]uuid.UUID, error) {
+			chosen := left[:most]
+			left = left[most:]
+			return change(chosen)
+		})
+		ids = append(ids, some...)
+	}
 	return ids, err
 }
 

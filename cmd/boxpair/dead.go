@@ -238,11 +238,8 @@ func (l *letters) alter(ctx context.Context, p *process, do, done string, batch 
 			changed = append(changed, l.preview(p, all, done)...)
 			return nil
 		}
-		reason, err := l.attributed(s)
+		reason, err := l.allowed(p, s, do, len(all))
 		if err != nil {
-			return err
-		}
-		if err := l.confirm(p, fmt.Sprintf("%s %d of %s?", do, len(all), s.name), len(all)); err != nil {
 			return err
 		}
 		if l.several() && len(all) == 0 { // another database may have the selected rows

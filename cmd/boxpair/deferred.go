@@ -228,25 +228,15 @@ func (d *deferral) alter(ctx context.Context, p *process, do, done string, unexp
 			changed = append(changed, ids...)
 			return nil
 		}
-		reason, err := d.attributed(s)
+		reason, err := d.allowed(p, s, do, len(ids))
 		if err != nil {
 			return err
 		}
-		if err := d.confirm(p, fmt.Sprintf("%s %d of %s?", do, len(ids), s.name), len(ids)); err != nil {
-			return err
-		}
-		report, paced, n := progressOf(p.stderr, s.name), newBatches(), 0
-		for left := ids; len(left) > 0 && err == nil; {
-			var some []uuid.UUID
-			some, err = paced.next(ctx, len(left), func(most int) ([]uuid.UUID, error) {
-				chosen := left[:most]
-				left = left[most:]
-				return batch(ctx, s, reason, chosen)
-			})
-			changed, n = append(changed, some...), n+len(some)
-			report(n, len(ids))
-		}
-		fmt.Fprintf(p.stderr, "%d of %d selected were %s\n", n, len(ids), done)
+		some, err := inBatches(ctx, ids, progressOf(p.stderr, s.name), func(some []uuid.UUID) ([]uuid.UUID, error) {
+			return batch(ctx, s, reason, some)
+		})
+		changed = append(changed, some...)
+		fmt.Fprintf(p.stderr, "%d of %d selected were %s\n", len(some), len(ids), done)
 		return err
 	})
 	if err := errors.Join(d.printIDs(p.stdout, changed), err); err != nil {

@@ -279,14 +279,18 @@ func (e *entries) alter(ctx context.Context, p *process, do, done string, to inb
 			}
 			return nil
 		}
-		reason, err := e.attributed(s)
+		reason, err := e.allowed(p, s, do, len(all))
 		if err != nil {
 			return err
 		}
-		if err := e.confirm(p, fmt.Sprintf("%s %d of %s?", do, len(all), s.name), len(all)); err != nil {
-			return err
-		}
-		changed, err = e.batches(ctx, p, s, all, inbox.EffectChange{State: to, Reason: reason})
+		changed, err = inBatches(ctx, all, progressOf(p.stderr, s.name), func(some []entry) ([]uuid.UUID, error) {
+			f := e.chosen
+			f.Keys, f.Limit = make([]uuid.UUID, len(some)), len(some)
+			for i := range some {
+				f.Keys[i] = some[i].Key
+			}
+			return s.effects.ChangeEffects(ctx, f, inbox.EffectChange{State: to, Reason: reason})
+		})
 		e.account(p.stderr, done, all, changed)
 		return err
 	})
@@ -300,24 +304,6 @@ func (e *entries) alter(ctx context.Context, p *process, do, done string, to inb
 		return exitFound, nil
 	}
 	return exitOK, nil
-}
-
-// batches changes the effects in batches, and returns the dispatch IDs of the changed effects.
-func (e *entries) batches(ctx context.Context, p *process, s *operators, all []entry, change inbox.EffectChange) (ids []uuid.UUID, err error) {
-	f, paced, report := e.chosen, newBatches(), progressOf(p.stderr, s.name)
-	for left := all; len(left) > 0 && err == nil; report(len(ids), len(all)) {
-		var some []uuid.UUID
-		some, err = paced.next(ctx, len(left), func(most int) ([]uuid.UUID, error) {
-			f.Keys, f.Limit = nil, most
-			for i := range left[:most] {
-				f.Keys = append(f.Keys, left[i].Key)
-			}
-			left = left[most:]
-			return s.effects.ChangeEffects(ctx, f, change)
-		})
-		ids = append(ids, some...)
-	}
-	return ids, err
 }
 
 // account prints how many effects were changed, and names the unchanged effects.
