@@ -95,7 +95,8 @@
 //   - Locks of handlers are held until the group ends.
 //
 // A HandlerConfig.Group.Size of 1 gives each message a transaction of its own, always. So do Optimistic,
-// StoreFirst, MaxPerSecond, and an Isolation other than [inbox.ReadCommitted].
+// StoreFirst, MaxPerSecond, an Isolation other than [inbox.ReadCommitted], and the handlers of package
+// effects.
 //
 // A larger Group.Size has messages share transactions always: a group takes all waiting messages, up to
 // Group.Size, and messages that arrive meanwhile form the next group. So groups grow with the load, and

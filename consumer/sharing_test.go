@@ -84,19 +84,23 @@ func TestMessagesShareTransactionsUnderLoadWhileThatIsFaster(t *testing.T) {
 
 func TestMessagesHaveTransactionsOfTheirOwnWhereThatIsAsFast(t *testing.T) {
 	t.Parallel()
-	for name, wait := range map[string]time.Duration{"quick": 5 * time.Millisecond, "slow": 100 * time.Millisecond} {
+	for name, c := range map[string]struct{ wait, all time.Duration }{
+		"quick":  {time.Millisecond, 2 * time.Second}, // groups keep within their bounds, and are slower
+		"slower": {5 * time.Millisecond, 10 * time.Second},
+		"slow":   {100 * time.Millisecond, 10 * time.Second},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				messages := int(10 * time.Second / wait * 64) // ten seconds with one transaction each
+				messages := int(c.all / c.wait * 64) // with one transaction each
 				r := newRig(t, setup{fn: func(context.Context, *work, *message.Message) error {
-					time.Sleep(wait)
+					time.Sleep(c.wait)
 					return nil
 				}})
 				began := time.Now()
 				slowest := r.flood(64, 0, messages)
-				if took := time.Since(began); took > 11*time.Second {
-					t.Errorf("the messages took %v, want about 10s", took)
+				if took := time.Since(began); took > c.all+time.Second {
+					t.Errorf("the messages took %v, want about %v", took, c.all)
 				}
 				if slowest > time.Second {
 					t.Errorf("a message took %v", slowest)
@@ -107,6 +111,53 @@ func TestMessagesHaveTransactionsOfTheirOwnWhereThatIsAsFast(t *testing.T) {
 	}
 }
 
+// TestOneGroupOfAHandlerRunsAtATime: two could lock rows in different orders.
+func TestOneGroupOfAHandlerRunsAtATime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, setup{})
+		r.handler.Share(1)
+		gate := make(chan struct{})
+		r.gate.Store(&gate)
+		var wg sync.WaitGroup
+		wg.Go(func() { r.consume(msg(opener)) })
+		synctest.Wait()
+		for n := range 8 { // two groups
+			wg.Go(func() { r.consume(msg(n)) })
+		}
+		synctest.Wait()
+		r.wantCalls(1)
+		close(gate)
+		wg.Wait()
+		r.wantEachOnce(8)
+		r.wantGroups(2, 0)
+	})
+}
+
+// noWork is an extension that has nothing to do.
+type noWork struct{}
+
+func (noWork) Run(ctx context.Context)                                 { <-ctx.Done() }
+func (noWork) RunOnce(context.Context) error                           { return nil }
+func (noWork) Wake()                                                   {}
+func (noWork) Forget(context.Context, time.Duration, int) (int, error) { return 0, nil }
+func (noWork) AddStats(context.Context, *inbox.Stats) error            { return nil }
+
+func TestMessagesOfAnExtensionShareNoTransaction(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, setup{store: oneDisk(time.Millisecond)})
+		var err error
+		r.handler, err = r.inbox.HandleExtended("pay", func(context.Context, *work, *message.Message) error { return nil },
+			consumer.HandlerConfig{Topic: "orders"}, func(*consumer.Host[*fakeTx]) consumer.Extension { return noWork{} })
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.flood(64, 0, 2000)
+		r.wantGroups(0, 0)
+	})
+}
+
 func TestMessagesShareNoTransactionIfTheUserHasDecidedOtherwise(t *testing.T) {
 	t.Parallel()
 	for name, cfg := range map[string]consumer.HandlerConfig{
@@ -114,11 +165,13 @@ func TestMessagesShareNoTransactionIfTheUserHasDecidedOtherwise(t *testing.T) {
 		"isolation":  {Isolation: inbox.RepeatableRead},
 		"optimistic": {Optimistic: true},
 		"limit":      {MaxPerSecond: 1e9},
+		"stores":     {StoreFirst: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				r := newRig(t, setup{store: oneDisk(time.Millisecond), handler: cfg})
+				defer r.run()()
 				r.flood(64, 0, 2000)
 				if c := r.handler.Counters(); c.Groups != 0 {
 					t.Errorf("%d groups, want none", c.Groups)
@@ -162,7 +215,8 @@ func TestGroupsComeBackAfterARefusal(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		bad := 1000
-		s := setup{fn: failingAt(bad), store: oneDisk(time.Millisecond)}
+		s := setup{store: oneDisk(time.Millisecond)}
+		s.fn = func(ctx context.Context, w *work, m *message.Message) error { return failingAt(bad)(ctx, w, m) }
 		s.handler.Retry.QuickAttempts = 1
 		r := newRig(t, s)
 		next := 0
@@ -182,8 +236,20 @@ func TestGroupsComeBackAfterARefusal(t *testing.T) {
 			t.Errorf("%d groups soon after a failure", n)
 		}
 		time.Sleep(time.Minute)
+		bad = next + 3000
 		if flood(4000) == 0 {
 			t.Error("no groups after a minute")
+		}
+		if c := r.handler.Counters(); c.GroupsUndone != 2 {
+			t.Errorf("%d groups were rolled back, want 2", c.GroupsUndone)
+		}
+		time.Sleep(time.Minute)
+		if n := flood(2000); n != 0 {
+			t.Errorf("%d groups a minute after the second failure in a row", n)
+		}
+		time.Sleep(time.Minute)
+		if flood(4000) == 0 {
+			t.Error("no groups after two minutes")
 		}
 	})
 }
