@@ -22,7 +22,7 @@ import (
 // switch.
 func TestDatabaseThatMovesByLogicalReplicationLosesAndReordersNothing(t *testing.T) {
 	t.Parallel()
-	source, sourceURL := newPostgres(t)
+	source, sourceURL := alone(t)
 	topic := newTopic(t, "stock")
 	seen := record(t, topic)
 	keys := []string{"a", "b", "c"}
@@ -60,7 +60,7 @@ func TestDatabaseThatMovesByLogicalReplicationLosesAndReordersNothing(t *testing
 func TestForgottenSequencesOfAMoveAreNoticedBeforeOrderIsLost(t *testing.T) {
 	t.Parallel()
 	const each = 3
-	source, sourceURL := newPostgres(t)
+	source, sourceURL := alone(t)
 	topic := newTopic(t, "stock")
 	seen := record(t, topic)
 	placeAll(t, source, outboxOf(t, source), topic, each, "a", "b")
@@ -97,6 +97,15 @@ func TestForgottenSequencesOfAMoveAreNoticedBeforeOrderIsLost(t *testing.T) {
 	eventually(t, "the relay to say that all is well", func() bool {
 		return strings.Contains(said.String(), "sequence of event numbers is above all events again")
 	})
+}
+
+// alone returns a database on a server of its own: the copy of each table waits for all transactions of the
+// server, those of other tests among them.
+func alone(t *testing.T) (*database[pgx.Tx], string) {
+	t.Helper()
+	url := testenv.PrivatePostgres(t).URL()
+	setUpPostgres(t, url)
+	return openPostgres(t, url), url
 }
 
 // follow makes a new server follow the database at sourceURL, and returns its database once the
