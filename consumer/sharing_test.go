@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -93,8 +94,10 @@ func TestMessagesHaveTransactionsOfTheirOwnWhereThatIsAsFast(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
 				messages := int(c.all / c.wait * 64) // with one transaction each
+				var calls atomic.Int64
 				r := newRig(t, setup{fn: func(context.Context, *work, *message.Message) error {
-					time.Sleep(c.wait)
+					// Not all at the same time: between two waves, the handler would not be under load.
+					time.Sleep(c.wait/2 + c.wait*time.Duration(calls.Add(1)%64)/64)
 					return nil
 				}})
 				began := time.Now()
@@ -106,6 +109,9 @@ func TestMessagesHaveTransactionsOfTheirOwnWhereThatIsAsFast(t *testing.T) {
 					t.Errorf("a message took %v", slowest)
 				}
 				r.wantEachOnce(messages)
+				if c := r.handler.Counters(); c.Groups+c.GroupsUndone == 0 {
+					t.Error("no group was tried")
+				}
 			})
 		})
 	}
