@@ -32,11 +32,20 @@ func parsed[T any](t *testing.T, path string) (to T) {
 	return to
 }
 
-// TestImageHoldsTheProgramAlone checks the Dockerfile: what it builds from is pinned, and its last
+// shopImage is the image of the services in docker-compose.yml.
+const shopImage = "examples/shop/Dockerfile"
+
+// TestImageHoldsTheProgramAlone checks the Dockerfiles: what they build from is pinned, and the last
 // stage begins with nothing, so without a shell, and ends as an account that is not root.
 func TestImageHoldsTheProgramAlone(t *testing.T) {
 	t.Parallel()
-	text := strings.ReplaceAll(readFile(t, "Dockerfile"), "\\\n", "")
+	for path, program := range map[string]string{"Dockerfile": "boxpair", shopImage: "shop"} {
+		t.Run(program, func(t *testing.T) { holdsAlone(t, path, program) })
+	}
+}
+
+func holdsAlone(t *testing.T, path, program string) {
+	text := strings.ReplaceAll(readFile(t, path), "\\\n", "")
 	pinned := regexp.MustCompile(`^FROM (--\S+ )?\S+:[\w.-]+@sha256:[0-9a-f]{64}( AS \w+)?$`)
 	version := regexp.MustCompile(`:latest\b`)
 	var user, entrypoint string
@@ -65,7 +74,7 @@ func TestImageHoldsTheProgramAlone(t *testing.T) {
 	if !regexp.MustCompile(`^[1-9]\d*:[1-9]\d*$`).MatchString(user) {
 		t.Errorf("the account is %q", user)
 	}
-	if entrypoint != `["/boxpair"]` {
+	if entrypoint != `["/`+program+`"]` {
 		t.Errorf("the image starts %q", entrypoint)
 	}
 }
@@ -94,10 +103,18 @@ func TestImageKnowsItsVersion(t *testing.T) {
 // package of the program.
 func TestImageIsBuiltFromWhatTheProgramNeeds(t *testing.T) {
 	t.Parallel()
+	for ignored, dir := range map[string]string{".dockerignore": "cmd/boxpair", shopImage + ".dockerignore": "examples/shop"} {
+		t.Run(dir, func(t *testing.T) { isBuiltFrom(t, ignored, dir) })
+	}
+}
+
+func isBuiltFrom(t *testing.T, ignored, dir string) {
 	const module = "github.com/boxpair/boxpair/"
-	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", ".").Output()
+	list := exec.CommandContext(t.Context(), "go", "list", "-deps", ".")
+	list.Dir = filepath.Join(root, dir)
+	out, err := list.Output()
 	ok(t, err)
-	kept := strings.Split(readFile(t, ".dockerignore"), "\n")
+	kept := strings.Split(readFile(t, ignored), "\n")
 	n := 0
 	for path := range strings.FieldsSeq(string(out)) {
 		name, is := strings.CutPrefix(path, module)
@@ -105,7 +122,7 @@ func TestImageIsBuiltFromWhatTheProgramNeeds(t *testing.T) {
 			continue
 		}
 		n++
-		if dir, _, _ := strings.Cut(name, "/"); !slices.Contains(kept, "!"+dir) {
+		if first, _, _ := strings.Cut(name, "/"); !slices.Contains(kept, "!"+first) && !slices.Contains(kept, "!"+name) {
 			t.Errorf("%s is left out", path)
 		}
 	}
@@ -117,29 +134,43 @@ func TestImageIsBuiltFromWhatTheProgramNeeds(t *testing.T) {
 // composed is the part of docker-compose.yml that these tests read.
 type composed struct {
 	Services map[string]struct {
-		Image, Build string
-		Command      yaml.Node
-		Environment  map[string]string
-		Volumes      []string
-		DependsOn    map[string]struct{ Condition string } `yaml:"depends_on"`
-		Healthcheck  yaml.Node
+		Image       string
+		Build       recipe
+		Command     yaml.Node
+		Environment map[string]string
+		Volumes     []string
+		DependsOn   map[string]struct{ Condition string } `yaml:"depends_on"`
+		Healthcheck yaml.Node
 	}
 	Volumes map[string]any
+}
+
+// recipe is where an image is built: a directory, or a mapping.
+type recipe struct{ Context, Dockerfile string }
+
+// UnmarshalYAML implements [yaml.Unmarshaler].
+func (r *recipe) UnmarshalYAML(node *yaml.Node) error {
+	if node.Kind == yaml.ScalarNode {
+		r.Dockerfile = "Dockerfile"
+		return node.Decode(&r.Context)
+	}
+	type plain recipe
+	return node.Decode((*plain)(r))
 }
 
 // TestComposeFileRefersToWhatIsThere checks files, services and settings in docker-compose.yml.
 func TestComposeFileRefersToWhatIsThere(t *testing.T) {
 	t.Parallel()
 	file := parsed[composed](t, "docker-compose.yml")
-	for _, name := range []string{"postgres", "rabbitmq", "migrate", "relay", "prometheus", "grafana"} {
+	for _, name := range []string{"postgres", "rabbitmq", "migrate", "relay", "dashboard", "orders", "stock", "payment", "prometheus", "grafana"} {
 		if _, is := file.Services[name]; !is {
 			t.Errorf("there is no service %s", name)
 		}
 	}
 	for name, service := range file.Services {
-		if (service.Image == "") == (service.Build == "") || service.Build != "" && service.Build != "." || strings.HasSuffix(service.Image, ":latest") ||
+		if (service.Image == "") == (service.Build == recipe{}) || service.Image == "" && service.Build.Context != "." || strings.HasSuffix(service.Image, ":latest") ||
 			service.Image != "" && !strings.Contains(service.Image, ":") {
-			t.Errorf("%s: the image is %q, built in %q", name, service.Image, service.Build)
+			t.Errorf("%s: the image is %q, built in %v", name, service.Image, service.Build)
 		}
 		for on, how := range service.DependsOn {
 			other, is := file.Services[on]
@@ -156,14 +187,39 @@ func TestComposeFileRefersToWhatIsThere(t *testing.T) {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
-		if service.Build != "" {
-			var args []string
+		var args []string
+		switch service.Build.Dockerfile {
+		case "Dockerfile":
 			ok(t, service.Command.Decode(&args))
 			expectSettings(t, name, args, service.Environment)
+		case shopImage:
+			ok(t, service.Command.Decode(&args))
+			expectShop(t, args, service.Environment)
+		case "":
+		default:
+			t.Errorf("%s is built from %s", name, service.Build.Dockerfile)
 		}
 	}
 	for _, path := range regexp.MustCompile(`/etc/prometheus/rules/(\S+?)[\],]`).FindAllStringSubmatch(readFile(t, "examples/compose/prometheus.yml"), -1) {
 		_ = readFile(t, "examples/prometheus/"+path[1])
+	}
+}
+
+// expectShop checks that the shop has a service, and reads all variables and no others.
+func expectShop(t *testing.T, args []string, env map[string]string) {
+	t.Helper()
+	source := readFile(t, "examples/shop/main.go")
+	if len(args) != 1 || !strings.Contains(source, "\n\t\""+args[0]+"\": {") {
+		t.Errorf("the shop has no service %q", args)
+	}
+	read := regexp.MustCompile(`os\.Getenv\("(\w+)"\)`).FindAllStringSubmatch(source, -1)
+	for _, name := range read {
+		if env[name[1]] == "" {
+			t.Errorf("%s: %s is not set", args, name[1])
+		}
+	}
+	if len(read) != len(env) {
+		t.Errorf("%s: of %v the shop reads %v", args, env, read)
 	}
 }
 
