@@ -56,7 +56,7 @@ func (e *examination) define(s *settings) {
 	s.duration(&c.ClockSkew, "clock-skew", "how far clocks may differ. Defaults to 5s.")
 	s.duration(&c.TransactionAge, "transaction-age", "how long a transaction may be open. Defaults to 5m.")
 	s.duration(&c.EventAge, "event-age", "how old the oldest waiting event may be, and how long a session may wait for another. Defaults to 1m.")
-	s.duration(&c.MessageAge, "message-age", "how old the oldest retried message may be. Defaults to 40m.")
+	s.duration(&c.MessageAge, "message-age", "for how long an inbox may retry a message. Defaults to 5m.")
 	e.display.define(s)
 }
 

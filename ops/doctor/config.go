@@ -35,8 +35,8 @@ type Config struct {
 	// EventAge is how old the oldest event that waits in an outbox may be, and how long a session may
 	// wait for the locks of other sessions. Defaults to 1 minute.
 	EventAge time.Duration `yaml:"event_age" env:"EVENT_AGE"`
-	// MessageAge is how old the oldest message that an inbox retries may be. Defaults to 40 minutes,
-	// as an inbox retries for up to 36 minutes.
+	// MessageAge is for how long an inbox may retry a message. The messages of its key wait behind it,
+	// for up to 36 minutes if no operator looks. Defaults to 5 minutes.
 	MessageAge time.Duration `yaml:"message_age" env:"MESSAGE_AGE"`
 	// ConsumerSilence is for how long no process of a consumer may have looked for dispatch IDs to
 	// forget, which consumer.Inbox.Run does every 10 minutes. Defaults to 1 hour.
@@ -70,7 +70,7 @@ type Database struct {
 func (c Config) withDefaults() (Config, error) {
 	errs := []error{
 		fill("ClockSkew", &c.ClockSkew, 5*time.Second), fill("TransactionAge", &c.TransactionAge, 5*time.Minute),
-		fill("EventAge", &c.EventAge, time.Minute), fill("MessageAge", &c.MessageAge, 40*time.Minute),
+		fill("EventAge", &c.EventAge, time.Minute), fill("MessageAge", &c.MessageAge, 5*time.Minute),
 		fill("ConsumerSilence", &c.ConsumerSilence, time.Hour),
 		fill("DeadRows", &c.DeadRows, 100_000), fill("SlotBytes", &c.SlotBytes, 1<<30),
 	}

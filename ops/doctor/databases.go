@@ -102,6 +102,9 @@ func (r *run) databases(ctx context.Context) {
 	for _, t := range all {
 		r.tables(ctx, t)
 	}
+	for _, s := range servers {
+		r.vacuum(s)
+	}
 	r.windows(all)
 	r.sharedQueues(all)
 }
@@ -354,7 +357,7 @@ func (r *run) consumer(ctx context.Context, t *tables, c *consumer) {
 			"boxpair dead list --inbox URL --consumer "+shell(c.name)+"; then redrive or discard")
 	}
 	if st.OldestParked > r.cfg.MessageAge {
-		r.add(Waiting, Stalls, subject, fmt.Sprintf("the oldest message is retried, or waits behind one, for %v", st.OldestParked.Round(time.Second)), "boxpair status --inbox URL --consumer "+shell(c.name))
+		r.retried(ctx, t, c, subject, st.OldestParked)
 	}
 	if e := &st.Effects; e.Uncertain+e.Dead > 0 {
 		r.add(Effects, Stalls, subject, fmt.Sprintf("%d effects wait for an operator: %d uncertain, %d dead", e.Uncertain+e.Dead, e.Uncertain, e.Dead),

@@ -16,8 +16,8 @@
 //
 // Run only reads. A check that cannot be done, because a role or a user lacks a right or a server
 // does not answer, gives a finding of the severity [NotChecked], and never passes in silence. No
-// finding contains a password or a payload. Names and errors from a server are shown without control
-// characters.
+// finding contains a password or a payload, except in the error of a handler that contains them. Names
+// and errors are shown without control characters and without the passwords of URLs.
 //
 // # Limitations
 //

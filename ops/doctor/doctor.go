@@ -89,6 +89,7 @@ type run struct {
 	cfg         Config
 	found       []Finding
 	unreachable map[*pgxpool.Pool]error // why a database cannot be reached
+	shared      bool                    // two consumers take messages from each other
 }
 
 // add adds a finding, once.

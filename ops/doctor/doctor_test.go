@@ -126,6 +126,8 @@ func TestTroubleInSQLiteIsFound(t *testing.T) {
 	exec(`INSERT INTO boxpair_outbox_events (dispatch_id, digest, shard, topic, key, payload, created_at, occurred_at, resend_seconds, producer)
 		VALUES (randomblob(16), zeroblob(16), 0, 'order.placed', '', 'secret', 0, 0, 864000, 'orders')`)
 	exec(`UPDATE boxpair_outbox_shards SET lease_until = 1 WHERE shard = 3`)
+	exec(`INSERT INTO boxpair_inbox_parked (consumer, dispatch_id, digest, topic, key, ordered, claimed, payload, state, attempts, next_attempt_at, parked_at, last_error)
+		SELECT id, x'4b9d2a517c115d6e9d7e2f4c8f3b1a20', zeroblob(16), 'order.placed', 'order-7', 1, 1, 'secret', 'retrying', 19, 0, passed_at - 660000000, 'no article' FROM boxpair_inbox_consumers`)
 	exec(`UPDATE boxpair_inbox_consumers SET passed_at = passed_at - 7200000000`)
 	p := control.Pause{Kind: control.Downstream, Name: "analytics", Reason: "moves", By: "ann"}
 	if err := p.Begin(t.Context(), store); err != nil {
@@ -135,6 +137,7 @@ func TestTroubleInSQLiteIsFound(t *testing.T) {
 	want(t, found, doctor.ExpiredLease, doctor.Stalls, "relay relay-1", "1 shards")
 	want(t, found, doctor.Window, doctor.Loses, "consumer stock/reserve", "216h", "240h")
 	want(t, found, doctor.IdleConsumer, doctor.Stalls, "consumer stock/reserve", "2h0m")
+	want(t, found, doctor.Waiting, doctor.Stalls, "the message 4b9d2a51 of topic order.placed was tried 19 times in 11m", "s; its last error: no article; boxpair why 4b9d2a517c115d6e9d7e2f4c8f3b1a20 --inbox URL")
 	want(t, found, doctor.Pauses, doctor.Stalls, "boxpair resume --outbox URL --downstream 'analytics'")
 }
 

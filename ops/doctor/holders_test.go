@@ -21,7 +21,7 @@ func TestBlockerIsJudgedByTheSessionsThatWait(t *testing.T) {
 		{pid: 5, age: 6 * time.Minute, waits: time.Second, blockers: []int{3, 4}},
 	}
 	got := holders(list)
-	if len(got) != 2 || got[0].pid != 3 || got[0].waiting != 3 || got[0].longest != 4*time.Minute || got[1].pid != 4 || got[1].waiting != 1 || got[1].longest != time.Second {
+	if len(got) != 2 || got[0].pid != 3 || len(got[0].waiting) != 3 || got[0].longest != 4*time.Minute || got[1].pid != 4 || len(got[1].waiting) != 1 || got[1].longest != time.Second {
 		t.Errorf("got %+v", got)
 	}
 }
@@ -33,17 +33,30 @@ func TestTransactionThatIdlesWhileASessionWaitsStalls(t *testing.T) {
 		session
 		want bool
 	}{
-		{session{state: "idle in transaction", age: 11 * time.Second, waiting: 1, longest: time.Second}, true},
-		{session{state: "idle in transaction (aborted)", age: 11 * time.Second, waiting: 2}, true},
-		{session{state: "idle in transaction", age: 9 * time.Second, waiting: 1}, false},
+		{session{state: "idle in transaction", age: 11 * time.Second, waiting: make([]*session, 1), longest: time.Second}, true},
+		{session{state: "idle in transaction (aborted)", age: 11 * time.Second, waiting: make([]*session, 2)}, true},
+		{session{state: "idle in transaction", age: 9 * time.Second, waiting: make([]*session, 1)}, false},
 		{session{state: "idle in transaction", age: 4 * time.Minute}, false},
 		{session{state: "idle in transaction", age: 6 * time.Minute}, true},
-		{session{state: "active", age: time.Minute, waiting: 3, longest: 20 * time.Second}, false},
-		{session{state: "active", age: 2 * time.Minute, waiting: 3, longest: 61 * time.Second}, true},
+		{session{state: "active", age: time.Minute, waiting: make([]*session, 3), longest: 20 * time.Second}, false},
+		{session{state: "active", age: 2 * time.Minute, waiting: make([]*session, 3), longest: 61 * time.Second}, true},
 	} {
 		if got := c.stalls(&cfg); got != c.want {
 			t.Errorf("%+v: %t", c.session, got)
 		}
+	}
+}
+
+func TestProblemOfATransactionBeginsWithTheSessionsThatWait(t *testing.T) {
+	t.Parallel()
+	s := session{pid: 7, role: "ops", application: "psql", state: "idle in transaction", age: 6 * time.Minute}
+	if got, want := s.problem(), "a transaction of role ops (psql, idle in transaction, pid 7) is open for 6m0s: what it locks waits, and vacuum removes no delivered row. "; !strings.HasPrefix(got, want) {
+		t.Errorf("got %q, want %q…", got, want)
+	}
+	stock := &session{role: "stock", application: "stock service"}
+	s.waiting = []*session{stock, {role: "relay"}, stock}
+	if got, want := s.problem(), "3 sessions (2 of role stock as stock service, role relay) wait for a transaction of role ops (psql, idle in transaction, pid 7), open for 6m0s, and vacuum removes "; !strings.HasPrefix(got, want) {
+		t.Errorf("got %q, want %q…", got, want)
 	}
 }
 

@@ -80,10 +80,12 @@ func (r *run) storage(ctx context.Context, t *tables) {
 		if l.unlogged {
 			r.add(Unlogged, Loses, t.Name, "the table "+l.name+" is unlogged, and empty after a crash", "ALTER TABLE "+l.name+" SET LOGGED")
 		}
+		many := l.dead > int64(r.cfg.DeadRows) && l.dead > l.live/4
 		if l.disable {
-			r.add(Autovacuum, Stalls, t.Name, "autovacuum is off for the table "+l.name, "ALTER TABLE "+l.name+" RESET (autovacuum_enabled)")
+			r.add(Autovacuum, unvacuumed(many), t.Name, "autovacuum is off for the table "+l.name, "ALTER TABLE "+l.name+" RESET (autovacuum_enabled)")
 		}
-		if l.dead > int64(r.cfg.DeadRows) && l.dead > l.live/4 {
+		if many {
+			t.server.bloated = true
 			when := "never"
 			if l.vacuumed != nil {
 				when = "last at " + l.vacuumed.UTC().Format(time.DateTime) + " UTC"

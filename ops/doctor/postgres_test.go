@@ -27,10 +27,11 @@ func TestTablesThatAreKeptBadlyAreFound(t *testing.T) {
 	r.exec(`UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'boxpair.outbox_events_due'::regclass`)
 	found := r.examine()
 	want(t, found, doctor.Unlogged, doctor.Loses, `ALTER TABLE "boxpair"."outbox_parked" SET LOGGED`)
-	want(t, found, doctor.Autovacuum, doctor.Stalls, `ALTER TABLE "boxpair"."outbox_queue" RESET (autovacuum_enabled)`)
+	want(t, found, doctor.Autovacuum, doctor.Advice, `ALTER TABLE "boxpair"."outbox_queue" RESET (autovacuum_enabled)`)
 	want(t, found, doctor.InvalidIndex, doctor.Stalls, "REINDEX INDEX CONCURRENTLY boxpair.outbox_events_due")
 	r.cfg.DeadRows = 1000
 	await(t, r.cfg, doctor.DeadRows, doctor.Stalls, `2000 deleted rows`, `VACUUM "boxpair"."outbox_queue"`, "never")
+	want(t, r.examine(), doctor.Autovacuum, doctor.Stalls, `ALTER TABLE "boxpair"."outbox_queue" RESET (autovacuum_enabled)`)
 }
 
 func TestTransactionsWithoutAnEndAreFound(t *testing.T) {
@@ -60,9 +61,10 @@ func TestTransactionsWithoutAnEndAreFound(t *testing.T) {
 func TestSessionsThatWaitAreCountedAtTheirBlocker(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
+	counting := pool(t, r.pool.Config().ConnString()+"&application_name=counting")
 	r.exec(`CREATE TABLE counted (id int)`)
 	begin := func() (tx pgx.Tx, pid int) {
-		tx, err := r.pool.Begin(t.Context())
+		tx, err := counting.Begin(t.Context())
 		if err == nil {
 			err = tx.QueryRow(t.Context(), `SELECT pg_backend_pid()`).Scan(&pid)
 		}
@@ -85,15 +87,24 @@ func TestSessionsThatWaitAreCountedAtTheirBlocker(t *testing.T) {
 		}()
 	}
 	r.cfg.EventAge = time.Microsecond
-	await(t, r.cfg, doctor.OldTransaction, doctor.Stalls, fmt.Sprintf("pid %d", blocks), "2 sessions wait for it", fmt.Sprintf("pg_terminate_backend(%d)", blocks))
+	await(t, r.cfg, doctor.OldTransaction, doctor.Stalls, "2 sessions (2 of role postgres as counting) wait for a transaction of role postgres (counting, idle in transaction, "+fmt.Sprintf("pid %d)", blocks))
 	found := r.examine()
 	for _, pid := range []int{waits, follows} {
 		if slices.ContainsFunc(found, func(f doctor.Finding) bool { return strings.Contains(f.Problem, fmt.Sprintf("pid %d", pid)) }) {
 			t.Errorf("the waiting session %d is a finding:\n%v", pid, found)
 		}
 	}
-	if err := blocker.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
+	at := slices.IndexFunc(found, func(f doctor.Finding) bool { return f.Check == doctor.OldTransaction })
+	if at < 0 {
+		t.Fatalf("found:\n%s", lines(found))
+	}
+	remedy := found[at].Remedy
+	if strings.Contains(remedy, "--") || !strings.Contains(remedy, fmt.Sprint(blocks)) {
+		t.Errorf("the remedy %q is no statement to paste", remedy)
+	}
+	r.exec(remedy)
+	if err := blocker.Rollback(t.Context()); err == nil {
+		t.Error("the remedy has not ended the transaction")
 	}
 	if err := errors.Join(<-ended, <-ended); err != nil {
 		t.Fatal(err)

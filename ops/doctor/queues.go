@@ -91,12 +91,12 @@ const mostNamed = 8
 // use looks at the consumers of a queue.
 func (r *run) use(subject string, b *broker, q *queue) {
 	consumers := 0
-	var from []string // connections, as RabbitMQ lists them
+	var by []string // connections
 	for i := range b.consumers {
 		if s := &b.consumers[i]; s.Queue.Name == q.Name {
 			consumers++
-			if at, _, _ := strings.Cut(s.Channel.Connection, " ->"); at != "" && !slices.Contains(from, at) && len(from) < mostNamed {
-				from = append(from, at)
+			if client := b.client(s); client != "" && !slices.Contains(by, client) && len(by) < mostNamed {
+				by = append(by, client)
 			}
 		}
 	}
@@ -104,9 +104,35 @@ func (r *run) use(subject string, b *broker, q *queue) {
 		r.add(NoConsumer, Stalls, subject, fmt.Sprintf("%d messages wait, and nobody consumes the queue", *q.Messages), "start its consumer, or, if nobody needs it: rabbitmqctl delete_queue -p "+shell(b.VHost)+" "+shell(q.Name))
 	}
 	if single, _ := q.Arguments["x-single-active-consumer"].(bool); consumers > 1 && !single && q.Type != amqp091.QueueTypeStream {
-		r.add(SeveralConsumers, Loses, subject, fmt.Sprintf("%d consumers share the queue, connected from %s: the order of keys is lost, and two handlers get a part each", consumers, strings.Join(from, ", ")),
-			"give each handler a queue of its own; delete the queue when it is empty, and let amqp.SubscriberConfig declare it with x-single-active-consumer or Partitions; ignore the check where order does not matter")
+		r.add(SeveralConsumers, Loses, subject, fmt.Sprintf("%d consumers share the queue (%s): different services each lose the messages of the others, processes of one service the order of keys", consumers, strings.Join(by, ", ")),
+			r.alone())
 	}
+}
+
+// client describes the connection of a subscription. An address alone tells of no service.
+func (b *broker) client(s *subscription) string {
+	at, _, _ := strings.Cut(s.Channel.Connection, " ->")
+	if at == "" {
+		return ""
+	}
+	text := "user " + s.Channel.User
+	if i := slices.IndexFunc(b.connections, func(c connection) bool { return c.Name == s.Channel.Connection }); i >= 0 {
+		if name, _ := b.connections[i].Client["connection_name"].(string); name != "" {
+			text += fmt.Sprintf(" as %q", name)
+		}
+	}
+	return text + " from " + at
+}
+
+// alone returns the remedy for a queue with several consumers. A single active consumer would starve
+// all services of the queue but one, so there is no word of a new declaration once consumers are known
+// to take messages from each other.
+func (r *run) alone() string {
+	const first = "see first whether the consumers belong to one service: give each service a queue of its own, such as amqp.DurablePubSub with another name; "
+	if r.shared {
+		return first + "a single active consumer is for the processes of one service only"
+	}
+	return first + "for the processes of one service only, delete the queue when it is empty, and let amqp.SubscriberConfig declare it with x-single-active-consumer or Partitions; ignore the check where order does not matter"
 }
 
 // strategy looks at how a quorum queue hands over dead letters.

@@ -27,6 +27,7 @@ type broker struct {
 	bindings    []binding
 	consumers   []subscription
 	connections []connection
+	hidden      error // why the connections could not be read
 }
 
 type queue struct {
@@ -64,8 +65,10 @@ type subscription struct {
 }
 
 type connection struct {
-	User  string `json:"user"`
-	VHost string `json:"vhost"`
+	Name   string              `json:"name"`
+	User   string              `json:"user"`
+	VHost  string              `json:"vhost"`
+	Client management.Settings `json:"client_properties"`
 }
 
 // rabbitMQ does the checks of RabbitMQ.
@@ -96,6 +99,7 @@ func (r *run) rabbitMQ(ctx context.Context) {
 	r.nodes(ctx, b)
 	r.featureFlags(ctx, b)
 	r.exchanges(ctx, b)
+	b.hidden = b.get(ctx, &b.connections, "connections")
 	r.queues(ctx, b)
 	r.rights(ctx, b)
 }
@@ -241,8 +245,8 @@ type permission struct {
 
 // rights judges the rights of connected users.
 func (r *run) rights(ctx context.Context, b *broker) {
-	if err := b.get(ctx, &b.connections, "connections"); err != nil {
-		r.failed(RightsWide, "RabbitMQ", err)
+	if b.hidden != nil {
+		r.failed(RightsWide, "RabbitMQ", b.hidden)
 		return
 	}
 	var permissions []permission

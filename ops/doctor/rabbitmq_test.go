@@ -315,7 +315,29 @@ func troubledConsumers(t *testing.T, node *service.RabbitMQ) {
 		}
 	}
 	await(t, v.cfg, doctor.NoConsumer, doctor.Stalls, `queue "left"`, "1 messages wait", "rabbitmqctl delete_queue")
-	await(t, v.cfg, doctor.SeveralConsumers, doctor.Loses, `queue "shared"`, "2 consumers share the queue, connected from 127.0.0.1:")
+	named := amqp091.NewConnectionProperties()
+	named.SetClientConnectionName("boxpair subscriber")
+	conn, err := amqp091.DialConfig(v.address("guest", "guest"), amqp091.Config{Properties: named})
+	v.must(err)
+	v.Cleanup(func() { _ = conn.Close() })
+	ch, err := conn.Channel()
+	v.must(err)
+	_, err = ch.Consume("shared", "", false, false, false, false, nil)
+	v.must(err)
+	await(t, v.cfg, doctor.SeveralConsumers, doctor.Loses, `queue "shared"`, "3 consumers share the queue (", "user guest from 127.0.0.1:", `user guest as "boxpair subscriber" from 127.0.0.1:`,
+		"give each service a queue of its own", "for the processes of one service only, delete the queue when it is empty")
+	r := newRig(t)
+	claim := twoConsumers(r)
+	claim("stock/reserve", 1, 60)
+	claim("mail/send", 2, 60)
+	r.cfg.Management, r.cfg.Ignore = v.cfg.Management, []doctor.Check{doctor.SharedQueue}
+	found := r.examine()
+	want(t, found, doctor.SeveralConsumers, doctor.Loses, "give each service a queue of its own", "a single active consumer is for the processes of one service only")
+	for _, f := range found {
+		if f.Check == doctor.SeveralConsumers && strings.Contains(f.Remedy, "delete the queue") {
+			t.Errorf("would delete the queue of another service: %s", f)
+		}
+	}
 	empty := newVirtual(t, node)
 	want(t, examine(t, empty.cfg), doctor.Missing, doctor.NotChecked, `virtual host "`+empty.name+`"`, "it has no queues, and other virtual hosts have: ", "--vhost NAME")
 	none(t, examine(t, v.cfg), doctor.Missing)

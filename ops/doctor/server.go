@@ -21,6 +21,7 @@ type server struct {
 	used     int
 	pools    map[*pgxpool.Pool]int // Database.Connections of services, by pool
 	settings map[string]string
+	bloated  bool // a table has many deleted rows
 }
 
 // settings are the names of the settings that [server.settings] holds.
@@ -115,16 +116,29 @@ func (r *run) server(ctx context.Context, s *server) {
 				"ALTER SYSTEM SET "+name+" = on; SELECT pg_reload_conf()")
 		}
 	}
-	for _, name := range []string{"autovacuum", "track_counts"} {
-		if s.settings[name] == "off" {
-			r.add(Autovacuum, Stalls, s.name, name+" is off: reads of the queue step over all that was ever delivered",
-				"ALTER SYSTEM SET "+name+" = on; SELECT pg_reload_conf()")
-		}
-	}
 	r.setting(s.name, "", "synchronous_commit", s.settings["synchronous_commit"])
 	r.setting(s.name, "", "default_transaction_isolation", s.settings["default_transaction_isolation"])
 	r.slots(ctx, s)
 	r.standbys(ctx, s)
+}
+
+// vacuum judges the settings of vacuum, after the tables of the server have been read: few deleted rows
+// delay nothing. Without track_counts their number is not known.
+func (r *run) vacuum(s *server) {
+	for _, name := range []string{"autovacuum", "track_counts"} {
+		if s.settings[name] == "off" {
+			r.add(Autovacuum, unvacuumed(s.bloated || name == "track_counts"), s.name, name+" is off: delivered rows stay, and reads of the queue step over all of them",
+				"ALTER SYSTEM SET "+name+" = on; SELECT pg_reload_conf()")
+		}
+	}
+}
+
+// unvacuumed returns the severity of a missing vacuum of tables that have many deleted rows, or few.
+func unvacuumed(many bool) Severity {
+	if many {
+		return Stalls
+	}
+	return Advice
 }
 
 // setting judges a setting of the server, or of a role or database; at names the role or database as

@@ -22,6 +22,7 @@ func TestOnAServerOfItsOwn(t *testing.T) {
 	r.attended()
 	t.Run("healthy databases give no finding", func(t *testing.T) { healthyServer(t, r, server) })
 	t.Run("connections", func(t *testing.T) { fewConnections(t, r, server) })
+	t.Run("deleted rows without vacuum", func(t *testing.T) { deletedRows(t, r) })
 	t.Run("settings", func(t *testing.T) { riskySettings(t, r, server) })
 	t.Run("slots", func(t *testing.T) { slots(t, r, server) })
 	t.Run("standby", func(t *testing.T) { standbyThatReads(t, r, server) })
@@ -75,7 +76,8 @@ func riskySettings(t *testing.T, r *rig, server *service.Postgres) {
 		text     string
 	}{
 		{"synchronous_commit = off", doctor.Durability, doctor.Loses, "ALTER SYSTEM RESET synchronous_commit"},
-		{"autovacuum = off", doctor.Autovacuum, doctor.Stalls, "ALTER SYSTEM SET autovacuum = on"},
+		{"autovacuum = off", doctor.Autovacuum, doctor.Advice, "ALTER SYSTEM SET autovacuum = on"},
+		{"track_counts = off", doctor.Autovacuum, doctor.Stalls, "ALTER SYSTEM SET track_counts = on"},
 		{"default_transaction_isolation = serializable", doctor.Isolation, doctor.Advice, "is serializable"},
 		{"default_transaction_read_only = on", doctor.ReadOnly, doctor.Stalls, "default_transaction_read_only"},
 	} {
@@ -96,6 +98,20 @@ func riskySettings(t *testing.T, r *rig, server *service.Postgres) {
 		admin.Close()
 		r.pool.Reset()
 	}
+}
+
+func deletedRows(t *testing.T, r *rig) {
+	r.exec(`ALTER SYSTEM SET autovacuum = off`)
+	r.exec(`SELECT pg_reload_conf()`)
+	r.exec(`INSERT INTO boxpair.outbox_queue (shard, id) SELECT 0, n FROM generate_series(1, 2000) n`)
+	r.exec(`DELETE FROM boxpair.outbox_queue`)
+	cfg := r.cfg
+	cfg.DeadRows = 1000
+	await(t, cfg, doctor.Autovacuum, doctor.Stalls, "autovacuum is off:", "ALTER SYSTEM SET autovacuum = on")
+	want(t, r.examine(), doctor.Autovacuum, doctor.Advice, "autovacuum is off:")
+	r.exec(`ALTER SYSTEM RESET autovacuum`)
+	r.exec(`SELECT pg_reload_conf()`)
+	r.exec(`VACUUM boxpair.outbox_queue`)
 }
 
 func slots(t *testing.T, r *rig, server *service.Postgres) {

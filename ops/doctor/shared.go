@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/boxpair/boxpair/store/inbox"
 )
@@ -15,6 +16,7 @@ type reader struct {
 	topics            []string         // sorted
 	stamps            map[string]int64 // of the messages in microseconds, by dispatch ID
 	first, last       int64            // of the stamps
+	sampled           bool             // there may be messages before first
 }
 
 const (
@@ -69,7 +71,7 @@ func (r *run) readers(ctx context.Context, t *tables) {
 			one.stamps[v.id] = v.stamp
 		}
 		if len(claims) > 0 {
-			one.first, one.last = claims[len(claims)-1].stamp, claims[0].stamp
+			one.first, one.last, one.sampled = claims[len(claims)-1].stamp, claims[0].stamp, len(claims) == sampled
 			t.readers = append(t.readers, one)
 		}
 	}
@@ -85,12 +87,33 @@ func (r *run) sharedQueues(all []*tables) {
 	for i, a := range readers {
 		for _, b := range readers[i+1:] {
 			if n := a.apart(b); n > 0 {
+				r.shared = true
+				since, replay := a.since(b)
 				r.add(SharedQueue, Loses, a.subject,
-					fmt.Sprintf("of %d recent messages of topic %s it has those that consumer %s lacks, and lacks the others: both seem to read one queue", n, strings.Join(a.topics, ", "), b.consumer),
-					"give each its own queue, such as amqp.DurablePubSub with another name; then boxpair replay --outbox URL --topic "+shell(a.topics[0])+" --from WHEN")
+					fmt.Sprintf("of %d recent messages of topic %s it has those that consumer %s lacks, and lacks the others, since %s: both seem to read one queue", n, strings.Join(a.topics, ", "), b.consumer, since),
+					"give each its own queue, such as amqp.DurablePubSub with another name; then "+replay)
 			}
 		}
 	}
+}
+
+// since returns in words since when a and b share a queue, and the command that sends the messages
+// again. The command begins with the first message of the newer consumer: an older message may be from
+// a time before the consumer existed, and would have its effect now.
+func (a *reader) since(b *reader) (words, replay string) {
+	if b.first > a.first {
+		a, b = b, a
+	}
+	from := time.UnixMicro(a.first).UTC()
+	words = "about " + from.Format(time.RFC3339)
+	if a.sampled {
+		words += " or earlier"
+	}
+	replay = "boxpair replay --outbox URL --topic " + shell(a.topics[0]) + " --from " + from.Format(time.RFC3339Nano)
+	if len(a.topics) > 1 {
+		replay = "for each of the topics " + replay
+	}
+	return words, replay
 }
 
 // apart returns how many messages a and b have from their common time, if no message is in common. It

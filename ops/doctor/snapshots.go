@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/jackc/pgx/v5"
 )
 
 // session is an open transaction.
@@ -16,7 +14,7 @@ type session struct {
 	role, application, state string
 	age                      time.Duration
 	blockers                 []int         // the pids of the sessions that block the transaction
-	waiting                  int           // how many sessions wait for its end, also behind one another
+	waiting                  []*session    // the sessions that wait for its end, also behind one another
 	waits                    time.Duration // how long a waiting statement runs
 	longest                  time.Duration // the longest of the waits for its end
 }
@@ -57,30 +55,67 @@ func (r *run) sessions(ctx context.Context, t *tables) {
 		if !s.stalls(&r.cfg) {
 			continue
 		}
-		waits, timeout := "what the transaction locks waits", "idle_in_transaction_session_timeout"
-		if s.state == "active" {
-			timeout = "statement_timeout"
-		}
-		switch {
-		case s.waiting == 1:
-			waits = "1 session waits for it"
-		case s.waiting > 1:
-			waits = fmt.Sprintf("%d sessions wait for it", s.waiting)
-		}
-		r.add(OldTransaction, Stalls, t.Name, fmt.Sprintf("a transaction of role %s (%s, %s, pid %d) is open for %v: vacuum removes no delivered row, and %s",
-			s.role, s.application, s.state, s.pid, s.age.Round(time.Second), waits),
-			fmt.Sprintf("SELECT pg_terminate_backend(%d); -- and ALTER ROLE %s SET %s = '1min'", s.pid, pgx.Identifier{s.role}.Sanitize(), timeout))
+		r.add(OldTransaction, Stalls, t.Name, s.problem(), fmt.Sprintf("SELECT pg_terminate_backend(%d);", s.pid))
 	}
+}
+
+// problem says who waits for the end of the transaction, before anything else: vacuum is late, too, but
+// a wait stops work.
+func (s *session) problem() string {
+	details := []string{s.state, fmt.Sprintf("pid %d", s.pid)}
+	if s.application != "" {
+		details = slices.Insert(details, 0, s.application)
+	}
+	holder := fmt.Sprintf("a transaction of role %s (%s)", s.role, strings.Join(details, ", "))
+	age := s.age.Round(time.Second)
+	timeout := "idle_in_transaction_session_timeout"
+	if s.state == "active" {
+		timeout = "statement_timeout"
+	}
+	var text string
+	switch n := len(s.waiting); n {
+	case 0:
+		text = fmt.Sprintf("%s is open for %v: what it locks waits", holder, age)
+	case 1:
+		text = fmt.Sprintf("1 session (%s) waits for %s, open for %v", whose(s.waiting), holder, age)
+	default:
+		text = fmt.Sprintf("%d sessions (%s) wait for %s, open for %v", n, whose(s.waiting), holder, age)
+	}
+	return text + ", and vacuum removes no delivered row. Ending it rolls its uncommitted work back; " + timeout + " for the role " + s.role + " prevents the next one"
+}
+
+// whose returns the roles and applications of sessions.
+func whose(list []*session) string {
+	var order []string
+	number := make(map[string]int)
+	for _, s := range list {
+		name := "role " + s.role
+		if s.application != "" {
+			name += " as " + s.application
+		}
+		if number[name]++; number[name] == 1 {
+			order = append(order, name)
+		}
+	}
+	for i, name := range order {
+		if n := number[name]; n > 1 {
+			order[i] = fmt.Sprintf("%d of %s", n, name)
+		}
+	}
+	if more := len(order) - mostNamed; more > 0 {
+		order = append(order[:mostNamed], fmt.Sprintf("%d others", more))
+	}
+	return strings.Join(order, ", ")
 }
 
 // stalls tells whether the transaction is open for too long, or holds up other sessions.
 func (s *session) stalls(cfg *Config) bool {
-	idles := s.state != "active" && s.waiting > 0 && s.age > idle
+	idles := s.state != "active" && len(s.waiting) > 0 && s.age > idle
 	return s.age > cfg.TransactionAge || s.longest > cfg.EventAge || idles
 }
 
-// holders returns the sessions that wait for no other session of the list, with the number of their
-// waiting sessions and the longest wait.
+// holders returns the sessions that wait for no other session of the list, with the sessions that wait
+// for them and the longest wait.
 func holders(list []session) []*session {
 	at := make(map[int]*session, len(list))
 	for i := range list {
@@ -105,7 +140,7 @@ func holders(list []session) []*session {
 				}
 				seen[b], ahead = true, append(ahead, b)
 				if !blocked(b) {
-					b.waiting++
+					b.waiting = append(b.waiting, s)
 					b.longest = max(b.longest, s.waits)
 				}
 			}

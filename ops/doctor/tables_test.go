@@ -1,6 +1,8 @@
 package doctor_test
 
 import (
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -103,4 +105,42 @@ func TestTroubleOfAnInboxIsFound(t *testing.T) {
 	if n := count(found, doctor.Window); n != 1 {
 		t.Errorf("the window is %d findings, want one:\n%v", n, found)
 	}
+}
+
+// A message that fails again and again is named long before it is dead.
+func TestRetriedMessageIsNamed(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.attended()
+	id, err := r.store.Register(t.Context(), "stock/reserve", 14*24*time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	park := func(message, state, key, ago string, attempts int, text string) {
+		t.Helper()
+		r.exec(`INSERT INTO boxpair.inbox_parked (consumer, dispatch_id, ordered, claimed, state, digest, topic, key, metadata, payload, parked_at, next_attempt_at, attempts, last_error)
+			VALUES ($1, $2, $4 <> '', true, $3, decode(repeat('00', 16), 'hex'), 'order.placed', $4, '{}', 'secret', clock_timestamp() - $5::interval,
+				CASE WHEN $3 = 'retrying' THEN clock_timestamp() END, $6, $7)`, id.Consumer, message, state, key, ago, attempts, text)
+	}
+	const poison = "4b9d2a51-7c11-5d6e-9d7e-2f4c8f3b1a20"
+	park(uuid.NewString(), "retrying", "", "4 minutes", 7, "too young")
+	none(t, r.examine(), doctor.Waiting)
+	park(uuid.NewString(), "retrying", "", "20 minutes", 1, "timeout")
+	park(poison, "retrying", "order-7", "11 minutes", 19, "no article\n"+strings.Repeat("é", 100))
+	for range 10 {
+		park(uuid.NewString(), "following", "order-7", "10 minutes", 0, "")
+	}
+	park(uuid.NewString(), "following", "order-8", "10 minutes", 0, "")
+	found := r.examine()
+	want(t, found, doctor.Waiting, doctor.Stalls, "shop: consumer stock/reserve: the message 4b9d2a51 of topic order.placed was tried 19 times in 11m",
+		"and 10 messages of its key wait behind it; its last error: no article "+strings.Repeat("é", 69)+"…; boxpair why "+poison+" --inbox URL")
+	want(t, found, doctor.Waiting, doctor.Stalls, "was tried once in 20m", "s; its last error: timeout; boxpair why ")
+	if first := slices.IndexFunc(found, func(f doctor.Finding) bool { return f.Check == doctor.Waiting }); !strings.Contains(found[first].Remedy, poison) {
+		t.Errorf("the message with most behind it is not the first:\n%s", lines(found))
+	}
+	park(uuid.NewString(), "retrying", "", "6 minutes", 0, "")
+	park(uuid.NewString(), "retrying", "", "5 minutes 30 seconds", 3, "")
+	found = r.examine()
+	want(t, found, doctor.Waiting, doctor.Stalls, "waits for 6m", "without an attempt; boxpair why ")
+	want(t, found, doctor.Waiting, doctor.Stalls, "1 more messages are retried for longer than 5m0s; boxpair status --inbox URL --consumer 'stock/reserve'")
 }
