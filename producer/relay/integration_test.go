@@ -304,6 +304,43 @@ func TestRelaysOfOneDatabaseShareItsShards(t *testing.T) {
 	eventually(t, "the one that is left has all", func() bool { return a.Health().Shards == 64 })
 }
 
+// TestShardsThatARelayGivesBackAreTakenAtOnce, long before the next heartbeat, when a relay joins and
+// when it ends.
+func TestShardsThatARelayGivesBackAreTakenAtOnce(t *testing.T) {
+	t.Parallel()
+	store := onPostgres(t)
+	outbox := outboxOn(t, store)
+	got := &recorder{}
+	cfg := relay.Config{LeaseTTL: 30 * time.Second} // a heartbeat and a renewal each ten seconds, an attempt to acquire each three
+	relays := make([]*relay.Relay, 2)
+	for i := range relays {
+		var err error
+		if relays[i], err = relay.NewStandalone(store, got, cfg); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run(t, relays[0])
+	eventually(t, "one has all shards", func() bool { return relays[0].Health().Shards == 64 })
+	stop := run(t, relays[1])
+	shared := func(n int) func() bool { return func() bool { return relays[0].Health().Shards == n } }
+	eventually(t, "it gives the half of them back", shared(32))
+	began := time.Now()
+	eventually(t, "the other takes them", func() bool { return relays[1].Health().Shards == 32 })
+	if took := time.Since(began); took > time.Second {
+		t.Errorf("the other took them after %v", took)
+	}
+	began = time.Now()
+	stop()
+	eventually(t, "the one that is left has all", shared(64))
+	if took := time.Since(began); took > time.Second {
+		t.Errorf("the one that is left took them after %v", took)
+	}
+	for i := range 64 {
+		write(t, outbox, "topic", fmt.Sprint("key", i), 1)
+	}
+	eventually(t, "everything is delivered", func() bool { return len(got.names()) == 64 })
+}
+
 func testFailures[TX any](t *testing.T, store outbox.Store[TX]) {
 	outbox := outboxOn(t, store)
 	got := &recorder{answer: func(topic, key string, version int64, times int) transport.Outcome {

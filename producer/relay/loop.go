@@ -247,6 +247,20 @@ func (l *relayLoop) execute(ctx context.Context, cl *core.Call) {
 	if after != "" && cl.Err == nil {
 		cl.Err = fault.Hit(ctx, after)
 	}
+	if s, is := cl.Statement.(*statement.Release); is && cl.Err == nil && len(s.Leases) > 0 {
+		l.tellFreed(ctx)
+	}
+}
+
+// tellFreed tells other relays that shards are without an owner. Relays that are not told notice with
+// their next heartbeat.
+func (l *relayLoop) tellFreed(ctx context.Context) {
+	if l.cfg.PollOnly {
+		return
+	}
+	if err := l.store.Notify(ctx, wakeup.Freed.Text(l.cfg.Name)); err != nil && !errors.Is(err, outbox.ErrNoSignal) {
+		l.cfg.Logger.WarnContext(ctx, "other relays were not told of shards that were given back: they take them later", "error", err, "relay", l.cfg.Name)
+	}
 }
 
 // listen passes on wake-ups from other processes.
@@ -287,7 +301,7 @@ func (l *relayLoop) passWakeup(text string) {
 	if n.Shards != 0 { // the signal of an operator does not show that writers send signals
 		l.listening(true)
 	}
-	if from == "" || from != l.wakes.id {
+	if from == "" || from != l.wakes.id && from != l.cfg.Name {
 		l.box.wake(n)
 	}
 }

@@ -89,6 +89,11 @@ func (i insistent) Notify(ctx context.Context, from string) error {
 	return i.Store.(*postgres.Store).Notify(ctx, from)
 }
 
+// CountRemovable is an operator's.
+func (i insistent) CountRemovable(ctx context.Context, retention time.Duration, limit int) (outbox.RemovableCount, error) {
+	return i.Store.(*postgres.Store).CountRemovable(ctx, retention, limit)
+}
+
 // TestContractHoldsInForeignSessions runs what has to do with times, texts and bytes, some in each.
 func TestContractHoldsInForeignSessions(t *testing.T) {
 	t.Parallel()

@@ -52,6 +52,22 @@ var witnessing = []Mutant{
 		Test:   Test{"producer/relay/internal/core", "TestIdleRelaysSeldomLookAtWitnesses"},
 	},
 	{
+		Name: "each-relay-looks-at-witnesses", Guarantee: "G5",
+		Broken: "Sixteen relays look at witnesses eight times as often as two.",
+		File:   "producer/relay/internal/core/witness.go",
+		Old:    `lookInterval*time.Duration(w.others())`,
+		New:    `lookInterval`,
+		Test:   Test{"producer/relay/internal/core", "TestManyRelaysLookAtWitnessesAsOftenAsFew"},
+	},
+	{
+		Name: "all-relays-look-at-once", Guarantee: "G5",
+		Broken: "A commit makes all other relays look at witnesses at the same time.",
+		File:   "producer/relay/internal/core/witness.go",
+		Old:    `w.now+w.turn(lookInterval)`,
+		New:    `w.now`,
+		Test:   Test{"producer/relay/internal/core", "TestManyRelaysLookAtWitnessesAsOftenAsFew"},
+	},
+	{
 		Name: "ended-witness-recorded", Guarantee: "G4",
 		Broken: "A late statement records a witness that has ended, and a relay that goes on is taken for dead.",
 		File:   "store/postgres/witness.go",

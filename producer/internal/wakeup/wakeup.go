@@ -14,11 +14,12 @@ import (
 )
 
 // Wakeup names the shards in which events were committed, and tells whether any of the events is
-// deferred, or of an operator's change. The zero value tells nothing.
+// deferred, of an operator's change, or of shards without an owner. The zero value tells nothing.
 type Wakeup struct {
 	Shards   uint64 // a bit per shard
 	Deferred bool
 	Changed  bool // an operator has changed parked events, or queued events again
+	Freed    bool // a relay has given shards back
 }
 
 // All is the wake-up of a sender that does not know the committed events.
@@ -27,6 +28,9 @@ var All = Wakeup{Shards: ^uint64(0), Deferred: true}
 // Changed is the wake-up of an operator's change. It names no shard: a relay reads the shards that have
 // changed when it knows them.
 var Changed = Wakeup{Changed: true}
+
+// Freed is the wake-up of a relay that has given shards back.
+var Freed = Wakeup{Freed: true}
 
 var _ = [1]struct{}{}[idgen.Shards-64] // a bit per shard
 
@@ -39,11 +43,11 @@ func (w Wakeup) With(r *outbox.Record) Wakeup {
 
 // And returns a wake-up for the commits of w and of other.
 func (w Wakeup) And(other Wakeup) Wakeup {
-	return Wakeup{w.Shards | other.Shards, w.Deferred || other.Deferred, w.Changed || other.Changed}
+	return Wakeup{w.Shards | other.Shards, w.Deferred || other.Deferred, w.Changed || other.Changed, w.Freed || other.Freed}
 }
 
 // None tells whether w tells nothing.
-func (w Wakeup) None() bool { return w.Shards == 0 && !w.Changed }
+func (w Wakeup) None() bool { return w.Shards == 0 && !w.Changed && !w.Freed }
 
 // In tells whether w is about a shard.
 func (w Wakeup) In(shard int) bool { return w.Shards&(1<<shard) != 0 }
@@ -60,9 +64,11 @@ const format = "1"
 const (
 	flagDeferred = 1 << iota
 	flagChanged
+	flagFreed
 )
 
-// Text returns w for relays in other processes. from is the ID of the committing outbox.
+// Text returns w for relays in other processes. from is the ID of the committing outbox, or
+// the name of the relay.
 func (w Wakeup) Text(from string) string {
 	flags := 0
 	if w.Deferred {
@@ -70,6 +76,9 @@ func (w Wakeup) Text(from string) string {
 	}
 	if w.Changed {
 		flags |= flagChanged
+	}
+	if w.Freed {
+		flags |= flagFreed
 	}
 	return fmt.Sprintf("%s %016x %d %s", format, w.Shards, flags, from)
 }
@@ -83,7 +92,7 @@ func Parse(text string) (w Wakeup, from string) {
 	}
 	shards, shardsErr := strconv.ParseUint(parts[1], 16, 64)
 	flags, flagsErr := strconv.ParseUint(parts[2], 10, 8)
-	w = Wakeup{Shards: shards, Deferred: flags&flagDeferred != 0, Changed: flags&flagChanged != 0}
+	w = Wakeup{Shards: shards, Deferred: flags&flagDeferred != 0, Changed: flags&flagChanged != 0, Freed: flags&flagFreed != 0}
 	if shardsErr != nil || flagsErr != nil || w.None() {
 		return All, parts[3]
 	}

@@ -23,7 +23,9 @@ type leases struct {
 	live           int    // visible relays; 0: not known
 	renewAt        time.Duration
 	beatAt         time.Duration
+	beatAsked      time.Duration // when the last heartbeat was asked for
 	acquireAt      time.Duration
+	acquireAsked   time.Duration // when the last Acquire was asked for
 	acquired       bool          // an Acquire was answered
 	yielding       bool          // some shard is to be given back
 	clears         bool          // the rewind of some shard may have to be cleared
@@ -38,7 +40,8 @@ type leases struct {
 	abrupt     uint64 // shards that sent events under distrusted leases, as bits
 }
 
-// newsInterval is the least time between two renewals for news of operators' changes.
+// newsInterval is the least time between two renewals for news of operators' changes, and between two
+// heartbeats for shards that others have given back.
 const newsInterval = 100 * time.Millisecond
 
 // share returns this relay's fair share of the shards, rounded up: no shard is left over, and the
@@ -117,6 +120,12 @@ func (ls *leases) newsAt() (at time.Duration, wanted bool) {
 		return ls.renewedAt + max(ls.cfg.LeaseTTL/100, newsInterval), true
 	}
 	return 0, false
+}
+
+// freed asks soon how many relays are left, and for shards, since another relay has given some back.
+func (ls *leases) freed() {
+	ls.beatAt = min(ls.beatAt, max(ls.now, ls.beatAsked+newsInterval))
+	ls.acquireAt = min(ls.acquireAt, max(ls.now, ls.acquireAsked+newsInterval))
 }
 
 // yieldedCall gives back the yielding shards that are idle.
@@ -223,7 +232,7 @@ func (ls *leases) reply(cl *Call) {
 		ls.beaten(s, cl.issued)
 	case *statement.Acquire:
 		ls.acquired = true
-		ls.acquireAt = cl.issued + ls.cfg.LeaseTTL/10
+		ls.acquireAsked, ls.acquireAt = cl.issued, cl.issued+ls.cfg.LeaseTTL/10
 		for _, g := range s.Grants {
 			ls.granted(g, cl.issued)
 		}
@@ -241,7 +250,7 @@ func (ls *leases) reply(cl *Call) {
 
 // beaten takes a heartbeat over.
 func (ls *leases) beaten(s *statement.Heartbeat, issued time.Duration) {
-	ls.beatAt, ls.beatsApart = issued+ls.cfg.LeaseTTL/3, false
+	ls.beatAsked, ls.beatAt, ls.beatsApart = issued, issued+ls.cfg.LeaseTTL/3, false
 	ls.reports.beat()
 	ls.identified(s.Identity)
 	ls.numbers.checked(s)

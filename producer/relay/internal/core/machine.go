@@ -229,11 +229,15 @@ func (c *Machine) Done() Report { return c.report }
 // stopped.
 func (c *Machine) NextAdvance() (at time.Duration, stopped bool) { return c.wakeAt, c.stopped }
 
-// Wake tells the machine of commits, or of an operator's change.
+// Wake tells the machine of commits, of an operator's change, or of shards that another relay has given
+// back.
 func (c *Machine) Wake(now time.Duration, n wakeup.Wakeup) {
 	c.now = now
 	c.leases.told = c.leases.told || n.Changed
-	n.Changed = false
+	if n.Freed {
+		c.leases.freed()
+	}
+	n.Changed, n.Freed = false, false
 	if n.None() {
 		return
 	}

@@ -1,7 +1,6 @@
 package core
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -62,7 +61,7 @@ type simulation struct {
 
 // simFaults says what may happen in a schedule.
 type simFaults struct {
-	kill, stop, storeErrors, unavailable, refusals, channels, operators, late, routes, deferrals, failOvers, ttls, pauses, rates, witnesses bool
+	kill, stop, storeErrors, unavailable, refusals, channels, operators, late, routes, deferrals, failOvers, ttls, pauses, rates, witnesses, freed bool
 }
 
 type simRelay struct {
@@ -86,7 +85,7 @@ func newSimulation(t testing.TB, seed uint64) *simulation {
 	s.store = memstore.New(func() time.Duration { return s.now })
 	s.store.Database = "timeline 0"
 	flag := func() bool { return s.rnd.IntN(2) == 0 }
-	s.wild = simFaults{flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), false}
+	s.wild = simFaults{flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), false, seed%2 == 1}
 	pick := func(of ...int) int { return of[s.rnd.IntN(len(of))] }
 	s.crash = pick(15, 50, 200)
 	s.cfg = Options{
@@ -248,25 +247,6 @@ func (rel *simRelay) publishAgain() {
 			s.arrive(rigSendOf(res.Entry))
 		}
 	}
-}
-
-// execute runs a statement, or lets it fail before or after its work.
-func (s *simulation) execute(rel *simRelay, cl *Call) {
-	fault := 0
-	if s.wild.storeErrors && !s.calm && s.chance(12) {
-		fault = 1 + s.rnd.IntN(2)
-	}
-	if fault != 1 {
-		cl.Err = cl.Execute(context.Background(), memstore.Witnessed{Store: s.store}, rel.core.cfg.Asker())
-	}
-	if fault != 0 {
-		s.counts.Statements++
-		cl.Err = errors.New("connection lost")
-	}
-	if cl.Op() == statement.OpExpire {
-		s.counts.Expiries++
-	}
-	rel.done = append(rel.done, cl)
 }
 
 func take[T any](s *simulation, from *[]T, ordered bool) T {

@@ -1,12 +1,15 @@
 package core
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"testing"
 	"time"
 
 	"github.com/boxpair/boxpair/idgen"
 	"github.com/boxpair/boxpair/producer/internal/wakeup"
+	"github.com/boxpair/boxpair/producer/relay/internal/memstore"
 	"github.com/boxpair/boxpair/producer/relay/internal/statement"
 )
 
@@ -213,4 +216,30 @@ func (s *simulation) wake(n wakeup.Wakeup) {
 			rel.core.Wake(s.now, n)
 		}
 	}
+}
+
+// execute runs a statement, or lets it fail before or after its work.
+func (s *simulation) execute(rel *simRelay, cl *Call) {
+	fault := 0
+	if s.wild.storeErrors && !s.calm && s.chance(12) {
+		fault = 1 + s.rnd.IntN(2)
+	}
+	if fault != 1 {
+		cl.Err = cl.Execute(context.Background(), memstore.Witnessed{Store: s.store}, rel.core.cfg.Asker())
+	}
+	if fault != 0 {
+		s.counts.Statements++
+		cl.Err = errors.New("connection lost")
+	}
+	switch cl.Op() {
+	case statement.OpExpire:
+		s.counts.Expiries++
+	case statement.OpRelease:
+		for _, other := range s.relays {
+			if s.wild.freed && s.chance(2) {
+				other.core.Wake(s.now, wakeup.Freed)
+			}
+		}
+	}
+	rel.done = append(rel.done, cl)
 }

@@ -36,7 +36,8 @@ const (
 	// witnessGrace is how long after the end of a witness the leases are ended: a relay that goes on
 	// has learned of the end by then.
 	witnessGrace = 200 * time.Millisecond
-	// lookInterval is the least time between two looks at witnesses.
+	// lookInterval is the least time between two looks at witnesses, of all other relays together: a commit
+	// tells all of them at once.
 	lookInterval = 100 * time.Millisecond
 	// unknownWitness stands for several witnesses, one of which is recorded. It is the witness of no
 	// session.
@@ -92,10 +93,26 @@ func (w *witnesses) changed(witness int64) {
 func (w *witnesses) woken(shards uint64) {
 	for no, sh := range w.shards {
 		if sh == nil && shards&(1<<no) != 0 {
+			if w.looks == 0 {
+				w.lookAt = max(w.lookAt, w.now+w.turn(lookInterval))
+			}
 			w.looks = 2
 			return
 		}
 	}
+}
+
+// others returns the number of visible relays but this one, and 1 without any.
+func (w *witnesses) others() int { return max(w.leases.live-1, 1) }
+
+// turn returns when it is the turn of this relay to do what one of all other relays does once in an interval:
+// a random time, of which the first of the relays comes after about an interval. Of two relays, the other
+// does it at once.
+func (w *witnesses) turn(interval time.Duration) time.Duration {
+	if n := w.others(); n > 1 {
+		return time.Duration(w.rand.Int64N(int64(interval) * int64(n)))
+	}
+	return 0
 }
 
 // beat asks for a look with each heartbeat, for owners that die when nothing is committed.
@@ -182,7 +199,7 @@ func (w *witnesses) call() *Call {
 // looked notes which witnesses have ended. Of those that were known to have ended, some are
 // forgotten: others have acquired the shards.
 func (w *witnesses) looked(cl *Call, ended []int64) {
-	w.lookAt = cl.issued + lookInterval
+	w.lookAt = cl.issued + lookInterval*time.Duration(w.others())
 	before := w.ended
 	w.ended = make(map[int64]time.Duration)
 	for _, witness := range ended {

@@ -80,6 +80,54 @@ func TestShardsOfARelayWhoseWitnessHasEndedAreTakenOverAtOnce(t *testing.T) {
 	}
 }
 
+// TestManyRelaysLookAtWitnessesAsOftenAsFew, all together: each commit tells all of them.
+func TestManyRelaysLookAtWitnessesAsOftenAsFew(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{2, 8, 16} {
+		r := newRig(t)
+		looks := 0
+		for _, rel := range r.witnessed(n) {
+			rel.hold = func(cl *Call) bool {
+				if cl.Op() == statement.OpEndedWitnesses {
+					looks++
+				}
+				return false
+			}
+		}
+		most := 0 // looks at the first commit after a pause
+		for i := range 1000 {
+			if i%100 == 0 {
+				r.run(2 * time.Second)
+			}
+			before := looks
+			r.eventOf(r.relays[i%n])
+			r.wake()
+			r.run(5 * time.Millisecond)
+			if i%100 == 0 {
+				most = max(most, looks-before)
+			}
+		}
+		if looks < 40 || looks > 250 || n > 2 && most > n/4 {
+			t.Errorf("%d relays looked %d times in 25 s, and up to %d of them at once", n, looks, most)
+		}
+		dead := r.relays[0]
+		r.crash(dead)
+		for range 300 {
+			r.eventOf(r.relays[0])
+			r.wake()
+			r.run(10 * time.Millisecond)
+		}
+		held := 0
+		for _, rel := range r.relays {
+			held += rel.core.leases.held
+		}
+		if held != idgen.Shards {
+			t.Errorf("of %d relays: the others have %d shards 3 s after a crash", n, held)
+		}
+		r.drained()
+	}
+}
+
 func TestRelayThatStartsAfterACrashTakesOverAtOnce(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
