@@ -192,7 +192,7 @@ type GroupConfig struct {
 	// Size is the maximum of messages in one transaction: a transaction takes the messages that
 	// wait when it begins. The subscriber has to deliver Size messages at the same time, and twice
 	// as many for transactions to overlap. 1 is a transaction for each message. Defaults to 0: up to
-	// 64 messages share a transaction under load, while that is faster than a transaction for each.
+	// 64 messages share a transaction under load, while that is no worse than a transaction for each.
 	Size int `yaml:"size" env:"SIZE"`
 	// Wait is how long a transaction of fewer than Size messages is delayed for more messages.
 	// Needs a Size. Defaults to 0: no delay.

@@ -76,14 +76,20 @@
 //
 // # Groups
 //
-// A COMMIT costs more than most handlers, so messages share transactions where that is faster. Under
-// load, with at least 8 messages in flight, a handler measures how many messages a second it handles
-// with a transaction each and in groups, a tenth of a second each, and keeps to the faster way for ten
-// seconds. The transaction of a group claims all messages of the group, runs their handlers one after
-// another in the order of arrival, and commits. No message is acknowledged before the commit. A group
-// takes the waiting messages, up to 64, and as many as take about 20 ms; one group of a handler runs at
-// a time. A message that has waited for a group for 250 ms is handled alone. A redelivered message is
-// in no group, nor is a parked one.
+// A COMMIT costs more than most handlers, so messages share transactions where that serves. Under load,
+// with at least 4 messages in flight on average, a handler measures how many messages a second it handles
+// with a transaction each and in groups, and how long a message is in flight, for a tenth of a second
+// each. It keeps to groups for ten seconds if that time is shorter, or if it handles at least 95 % as many
+// messages a second and that time is not twice as long: the database has less work. Otherwise it measures
+// again after a second, and then later and later, up to 3 minutes. A measurement of groups ends after a tenth
+// of a second if they handle less than a quarter: handlers that wait, as for another service, are slower
+// one after another.
+//
+// The transaction of a group claims all messages of the group, runs their handlers one after another in
+// the order of arrival, and commits. No message is acknowledged before the commit. A group takes the
+// waiting messages, up to 64, and as many as take about 20 ms; one group of a handler runs at a time. A
+// message that has waited for a group for 250 ms is handled alone. A redelivered message is in no group,
+// nor is a parked one.
 //
 // If a handler fails, or has not returned after a second, the group is rolled back with all claims,
 // no attempt is counted, and each message is handled alone, as if there were no groups. There are none

@@ -16,15 +16,15 @@ func (h *Handler[TX]) Stalled() {
 
 func (h *Handler[TX]) Works() { h.works() }
 
-// Share makes messages of h share transactions from now on, if load of them are in flight, until a group
+// Share makes messages of h share transactions from now on, if least of them are in flight, until a group
 // is rolled back or slow.
-func (h *Handler[TX]) Share(load int64) {
+func (h *Handler[TX]) Share(least int64) {
 	if h.groups == nil || h.groups.sharing == nil {
 		return
 	}
 	s := h.groups.sharing
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.load = load
-	s.decide(decidedGroups, time.Now().Add(time.Hour))
+	s.least = least
+	s.decide(decidedGroups, time.Now(), time.Hour)
 }

@@ -216,6 +216,9 @@ func (s *fakeStore) Register(_ context.Context, name string, _ time.Duration) (i
 		return r, nil
 	}
 	s.names = append(s.names, name)
+	if s.registered.IsZero() {
+		s.registered, s.passed = time.Now(), time.Now()
+	}
 	return inbox.Registration{Consumer: len(s.names)}, nil
 }
 
@@ -252,11 +255,12 @@ func (s *fakeStore) AdvanceForgotten(_ context.Context, _ int, window, maxStep t
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	until := time.Now().Add(s.ahead - window)
-	if !s.forgotten.IsZero() && until.Sub(s.forgotten) > maxStep {
-		return s.forgotten, inbox.ErrClockJump
+	now := time.Now().Add(s.ahead)
+	if now.Sub(s.passed) > maxStep {
+		return s.forgotten, &inbox.ClockJumpError{Since: s.passed}
 	}
-	if until.After(s.forgotten) {
+	s.passed = now
+	if until := now.Add(-window); until.After(s.registered) && until.After(s.forgotten) {
 		s.forgotten = until
 	}
 	return s.forgotten, nil

@@ -77,6 +77,8 @@ type fakeStore struct {
 	// lockParked has another process hold all parked messages.
 	lockParked bool
 	forgotten  time.Time
+	registered time.Time
+	passed     time.Time // the last pass that forgot, or the registration
 	effects    map[string]int
 	events     []outbox.Record
 	calls      map[string]int

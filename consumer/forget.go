@@ -35,10 +35,10 @@ func (fg *forgetter[TX]) once(ctx context.Context) error {
 		return err
 	}
 	cfg := &fg.inbox.cfg
-	until, err := fg.inbox.store.AdvanceForgotten(ctx, fg.registry.consumer(), cfg.Window, cfg.MaxClockStep)
-	if errors.Is(err, inbox.ErrClockJump) && !until.IsZero() {
+	_, err := fg.inbox.store.AdvanceForgotten(ctx, fg.registry.consumer(), cfg.Window, cfg.MaxClockStep)
+	if jump, is := errors.AsType[*inbox.ClockJumpError](err); is {
 		// The service may have stood still: the clock of this process tells.
-		passed := time.Since(until.Add(cfg.Window)) + aheadTolerance
+		passed := time.Since(jump.Since) + aheadTolerance
 		_, err = fg.inbox.store.AdvanceForgotten(ctx, fg.registry.consumer(), cfg.Window, max(passed, cfg.MaxClockStep))
 	}
 	if err != nil {

@@ -70,7 +70,7 @@ func newGroups[TX any](h *Handler[TX], configured bool) *groups[TX] {
 	g.limit = g.most
 	if !configured {
 		// One group at a time: two groups of a handler could deadlock.
-		g.most, g.atOnce, g.limit, g.sharing = sharedSize, 1, firstSharedSize, &sharing{load: underLoad}
+		g.most, g.atOnce, g.limit, g.sharing = sharedSize, 1, firstSharedSize, &sharing{least: companions}
 		g.timeout = min(g.timeout, sharedTimeout)
 	}
 	return g

@@ -140,13 +140,14 @@ func TestFateOfStamps(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const window = 2 * day
 		r := newRig(t, setup{config: consumer.Config{Window: window, MaxClockStep: 100 * day, CacheSize: -1}})
-		time.Sleep(10 * day) // the consumer is old enough to have forgotten something
 		forget := func() {
 			t.Helper()
 			if err := r.inbox.RunOnce(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		}
+		forget()
+		time.Sleep(10 * day) // the consumer is old enough to have forgotten something
 		forget()
 		stamped := func(n int, after time.Duration) *message.Message {
 			e := event(n)
@@ -181,6 +182,7 @@ func TestRedriveTakesWhatIsTooOldOnlyIfItIsNamed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, setup{config: consumer.Config{Window: day, MaxClockStep: 100 * day}})
+		r.consume(msg(2)) // registers the consumer
 		time.Sleep(10 * day)
 		if err := r.inbox.RunOnce(t.Context()); err != nil {
 			t.Fatal(err)

@@ -385,21 +385,33 @@ func TestClockThatJumpedIsReportedAndForgetsNothingMore(t *testing.T) {
 	})
 }
 
+// TestServiceThatStoodStillForgetsAgain, also if it had forgotten nothing before, as a young one or one
+// whose window is shorter than the time between two passes.
 func TestServiceThatStoodStillForgetsAgain(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		store := newFake()
-		r := newRig(t, setup{store: store})
-		for range 2 {
-			if err := r.inbox.RunOnce(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			time.Sleep(30 * 24 * time.Hour)
-		}
-		if behind := time.Since(store.forgotten); behind > (30+15)*24*time.Hour {
-			t.Errorf("forgets nothing younger than %v", behind)
-		}
-	})
+	const day = 24 * time.Hour
+	for name, c := range map[string]struct{ window, between time.Duration }{
+		"old":          {14 * day, 30 * day},
+		"young":        {14 * day, 10 * day},
+		"short window": {2 * time.Minute, 10 * time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store := newFake()
+				r := newRig(t, setup{store: store, config: consumer.Config{Window: c.window}})
+				for range 3 {
+					if err := r.inbox.RunOnce(t.Context()); err != nil {
+						t.Fatal(err)
+					}
+					time.Sleep(c.between)
+				}
+				if behind := time.Since(store.forgotten); behind > c.between+c.window+time.Minute {
+					t.Errorf("forgets nothing younger than %v", behind)
+				}
+			})
+		})
+	}
 }
 
 func TestOperatorsNeedAReasonToDiscard(t *testing.T) {

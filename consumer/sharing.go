@@ -16,49 +16,75 @@ const (
 	// sharedTimeout ends a group: a handler that waits for a lock holds up no other message for longer.
 	sharedTimeout = time.Second
 
-	// underLoad is how many messages are in flight under load.
-	underLoad = 8
-	// A way is measured for at least measuredTime and measuredMessages.
-	measuredTime     = 100 * time.Millisecond
-	measuredMessages = 64
-	// worthSharing is how much faster groups have to be.
-	worthSharing = 1.1
-	// A decision holds for decisionTime. After a group that was rolled back or was slow, each message
-	// has its own transaction for refusalTime, and twice as long after the next one, up to refusalMost.
-	decisionTime = 10 * time.Second
-	refusalTime  = time.Minute
-	refusalMost  = 15 * time.Minute
+	// underLoad is how many messages are in flight under load, on average. While groups are decided for,
+	// a message joins one beside at least one other.
+	underLoad, companions = 4, 2
+	// A way is measured for at least measuredTime and measuredMessages. What takes longer than
+	// measuredMost is no load, or groups that lose.
+	measuredTime, measuredMost = 100 * time.Millisecond, time.Second
+	measuredMessages           = 64
+	// Groups may handle asFast of the messages a second that are handled alone, and a message may be in
+	// flight for stillSoon times as long: the database has a fraction of the work.
+	asFast, stillSoon = 0.95, 2
+	// Groups grow with each one: they are measured up to groupTries times, unless they handle less than
+	// hopeful of the messages a second that are handled alone. A measurement ends early if they handle less
+	// than hopeless of these.
+	groupTries, hopeful, hopeless = 4, 0.5, 0.25
+	// A decision for groups holds for decisionTime. A decision against them holds for lossTime, and the
+	// next ones twice as long each, or four times if they were not hopeful, up to lossMost. After a group
+	// that was rolled back or was slow, each message has its own transaction for refusalTime, and twice as
+	// long after the next, up to refusalMost.
+	decisionTime             = 10 * time.Second
+	lossTime, lossMost       = time.Second, 3 * time.Minute
+	refusalTime, refusalMost = time.Minute, 15 * time.Minute
 )
 
 // sharing decides whether the messages of a handler share transactions, if the user has not decided.
-// Under load it measures how many messages a second are handled in either way, and keeps to the faster
-// way for a while.
+// Under load it measures how many messages a second are handled in either way, and how long each is in
+// flight, and keeps to the better way for a while. The rate decides for a handler with more messages than
+// it can handle. The rates of a handler that keeps up with what arrives are the same.
 type sharing struct {
-	load int64 // messages in flight under load
+	least int64 // messages in flight while one joins a group
 
 	mu       sync.Mutex
 	phase    sharingPhase
 	until    time.Time // the end of the decision
+	tries    int       // measurements of groups that are left, with this one
+	losses   int       // decisions against groups since the last one for them
 	refusals int       // since groups were last decided for
 
-	skip    int       // messages that were under way when the measurement began
-	since   time.Time // the beginning of the measurement
-	handled int
-	alone   float64 // messages a second, each in its own transaction
+	skip              int // messages that were under way when the measurement began
+	since             time.Time
+	handled, inFlight int64      // messages, and the sum of what was in flight with each
+	last              int64      // what was in flight with the last message
+	alone             throughput // of messages that have a transaction each
+}
+
+// throughput is how fast messages are handled.
+type throughput struct {
+	rate     float64 // messages a second
+	inFlight float64 // messages, on average
+}
+
+// soon is how long a message is in flight (Little's law).
+func (p throughput) soon() float64 { return p.inFlight / p.rate }
+
+// better tells whether groups at p are better than transactions of their own alone.
+func (p throughput) better(alone throughput) bool {
+	return p.soon() <= alone.soon() || p.rate >= asFast*alone.rate && p.soon() <= stillSoon*alone.soon()
 }
 
 type sharingPhase uint8
 
 const (
 	decidedAlone sharingPhase = iota
-	measuresAlone
 	measuresGroups
 	decidedGroups
 )
 
 // chosen tells whether a message joins a group.
 func (s *sharing) chosen(inFlight int64) bool {
-	if inFlight < s.load {
+	if inFlight < s.least {
 		return false
 	}
 	s.mu.Lock()
@@ -70,59 +96,74 @@ func (s *sharing) chosen(inFlight int64) bool {
 func (s *sharing) note(inFlight int64, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	loaded := inFlight >= s.load
-	switch s.phase {
-	case decidedAlone:
-		if loaded && !now.Before(s.until) {
-			s.measure(measuresAlone, inFlight)
-		}
-	case measuresAlone:
-		if !loaded {
-			s.phase = decidedAlone
-		} else if rate, ok := s.measured(now); ok {
-			s.alone = rate
-			s.measure(measuresGroups, 2*inFlight)
-		}
-	case measuresGroups:
-		if !loaded { // groups keep up with the messages that arrive
-			s.decide(decidedGroups, now)
-		} else if rate, ok := s.measured(now); ok && rate > worthSharing*s.alone {
-			s.decide(decidedGroups, now)
-		} else if ok {
-			s.decide(decidedAlone, now)
-		}
-	case decidedGroups:
+	if s.phase == decidedGroups {
 		if !now.Before(s.until) {
-			s.refusals = 0
-			s.decide(decidedAlone, now)
-			s.until = now
+			s.losses, s.refusals = 0, 0
+			s.decide(decidedAlone, now, 0)
 		}
+		return
+	}
+	if s.phase == decidedAlone && now.Before(s.until) {
+		return
+	}
+	p, ok := s.measured(inFlight, now)
+	alone := s.phase == decidedAlone
+	switch {
+	case !ok:
+	case p == (throughput{}), alone && p.inFlight < underLoad: // no load
+		s.decide(decidedAlone, now, 0)
+	case alone:
+		s.alone, s.phase, s.tries = p, measuresGroups, groupTries
+		s.measure(2 * inFlight)
+	case p.better(s.alone):
+		s.decide(decidedGroups, now, decisionTime)
+	case s.tries > 1 && p.rate >= hopeful*s.alone.rate: // groups grow
+		s.tries--
+		s.measure(0)
+	default:
+		s.decide(decidedAlone, now, min(lossTime<<s.losses, lossMost))
+		if s.losses++; p.rate < hopeful*s.alone.rate {
+			s.losses++
+		}
+		s.losses = min(s.losses, 10)
 	}
 }
 
 // measure begins a measurement after skip messages. The caller holds mu.
-func (s *sharing) measure(phase sharingPhase, skip int64) {
-	s.phase, s.skip, s.handled = phase, int(skip), 0
+func (s *sharing) measure(skip int64) {
+	s.skip, s.handled, s.inFlight = int(skip), 0, 0
 }
 
-// measured counts a message, and returns the rate at the end of a measurement. The caller holds mu.
-func (s *sharing) measured(now time.Time) (rate float64, ok bool) {
+// measured counts a message. It returns the throughput at the end of a measurement, or none if there was too
+// little to measure. The caller holds mu.
+func (s *sharing) measured(inFlight int64, now time.Time) (p throughput, ok bool) {
+	if s.handled == 0 {
+		s.since = now
+	}
 	if s.skip > 0 {
 		s.skip--
-		s.since = now
-		return 0, false
+		return throughput{}, false
 	}
+	last := s.last
+	s.last = inFlight
 	s.handled++
-	took := now.Sub(s.since)
-	if s.handled < measuredMessages || took < measuredTime {
-		return 0, false
+	s.inFlight += inFlight
+	took, n := now.Sub(s.since), float64(s.handled)
+	p = throughput{rate: n / took.Seconds(), inFlight: float64(s.inFlight) / n}
+	slow := took > measuredMost || s.phase == measuresGroups && took >= measuredTime && p.rate < hopeless*s.alone.rate
+	switch {
+	case slow && (s.phase == decidedAlone || last < companions): // nothing was left to be handled for a while
+		return throughput{}, true
+	case !slow && (s.handled < measuredMessages || took < measuredTime):
+		return throughput{}, false
 	}
-	return float64(s.handled) / took.Seconds(), true
+	return p, true
 }
 
-// decide is called with mu.
-func (s *sharing) decide(phase sharingPhase, now time.Time) {
-	s.phase, s.until = phase, now.Add(decisionTime)
+// decide decides for a while. The caller holds mu.
+func (s *sharing) decide(phase sharingPhase, now time.Time, while time.Duration) {
+	s.phase, s.until = phase, now.Add(while)
+	s.measure(0)
 }
 
 // refuse ends the groups of a handler that is no good for them: a group was rolled back or took too
@@ -133,6 +174,6 @@ func (s *sharing) refuse(now time.Time) {
 	if s.phase != measuresGroups && s.phase != decidedGroups {
 		return // refused already
 	}
-	s.phase, s.until = decidedAlone, now.Add(min(refusalTime<<s.refusals, refusalMost))
+	s.decide(decidedAlone, now, min(refusalTime<<s.refusals, refusalMost))
 	s.refusals = min(s.refusals+1, 10)
 }

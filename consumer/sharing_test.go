@@ -20,7 +20,7 @@ import (
 func oneDisk(d time.Duration) *fakeStore {
 	store, disk := newFake(), make(chan struct{}, 1)
 	store.fault = func(step string) error {
-		if step == "commit" {
+		if step == "commit" || step == "park" {
 			disk <- struct{}{}
 			time.Sleep(d)
 			<-disk
@@ -85,15 +85,21 @@ func TestMessagesShareTransactionsUnderLoadWhileThatIsFaster(t *testing.T) {
 
 func TestMessagesHaveTransactionsOfTheirOwnWhereThatIsAsFast(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct{ wait, all time.Duration }{
-		"quick":  {time.Millisecond, 2 * time.Second}, // groups keep within their bounds, and are slower
-		"slower": {5 * time.Millisecond, 10 * time.Second},
-		"slow":   {100 * time.Millisecond, 10 * time.Second},
+	for name, c := range map[string]struct {
+		inFlight  int
+		wait, all time.Duration
+	}{
+		"quick":            {64, time.Millisecond, 2 * time.Second}, // groups keep within their bounds, and are slower
+		"slower":           {64, 5 * time.Millisecond, 10 * time.Second},
+		"slow":             {64, 100 * time.Millisecond, 10 * time.Second},
+		"few and slow":     {8, 25 * time.Millisecond, 10 * time.Second}, // groups have no measurement in measuredMost
+		"few and not slow": {8, 5 * time.Millisecond, 10 * time.Second},
+		"as few as a load": {5, 25 * time.Millisecond, 10 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				messages := int(c.all / c.wait * 64) // with one transaction each
+				messages := int(c.all/c.wait) * c.inFlight // with one transaction each
 				var calls atomic.Int64
 				r := newRig(t, setup{fn: func(context.Context, *work, *message.Message) error {
 					// Not all at the same time: between two waves, the handler would not be under load.
@@ -101,7 +107,7 @@ func TestMessagesHaveTransactionsOfTheirOwnWhereThatIsAsFast(t *testing.T) {
 					return nil
 				}})
 				began := time.Now()
-				slowest := r.flood(64, 0, messages)
+				slowest := r.flood(c.inFlight, 0, messages)
 				if took := time.Since(began); took > c.all+time.Second {
 					t.Errorf("the messages took %v, want about %v", took, c.all)
 				}
@@ -115,6 +121,140 @@ func TestMessagesHaveTransactionsOfTheirOwnWhereThatIsAsFast(t *testing.T) {
 			})
 		})
 	}
+}
+
+func TestPauseInATrialOfGroupsIsNoLoss(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const bursts, burst, rest = 12, 130, 5000
+		r := newRig(t, setup{store: oneDisk(time.Millisecond)})
+		for i := range bursts {
+			r.flood(64, i*burst, burst)
+			time.Sleep(3 * time.Second)
+		}
+		began := time.Now()
+		r.flood(64, bursts*burst, rest)
+		if took := time.Since(began); took > 1500*time.Millisecond { // 5 s with a COMMIT each
+			t.Errorf("%d messages took %v", rest, took)
+		}
+		r.wantEachOnce(bursts*burst + rest)
+	})
+}
+
+// TestMessagesThatArriveShareTransactionsWhileThatKeepsUp, although no more are handled in a second: the
+// database has less work.
+func TestMessagesThatArriveShareTransactionsWhileThatKeepsUp(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		commit, handler time.Duration
+		least, most     int64 // groups
+	}{
+		"keeps up":            {6 * time.Millisecond, 0, 500, 5000},
+		"keeps up, but late":  {4 * time.Millisecond, 700 * time.Microsecond, 1, 150},
+		"slower than arrival": {6 * time.Millisecond, 2 * time.Millisecond, 1, 150},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				const messages = 5000
+				store := newFake()
+				store.fault = func(step string) error {
+					if step == "commit" {
+						time.Sleep(c.commit)
+					}
+					return nil
+				}
+				r := newRig(t, setup{store: store, fn: func(context.Context, *work, *message.Message) error {
+					time.Sleep(c.handler)
+					return nil
+				}})
+				var wg sync.WaitGroup
+				for n := range messages { // one each millisecond
+					wg.Go(func() { r.consume(msg(n)) })
+					time.Sleep(time.Millisecond)
+				}
+				wg.Wait()
+				r.wantEachOnce(messages)
+				if n := r.handler.Counters().Groups; n < c.least || n > c.most {
+					t.Errorf("%d groups, want %d to %d", n, c.least, c.most)
+				}
+			})
+		})
+	}
+}
+
+// TestGroupsAreTriedUnderLoadOnly: a trial delays messages.
+func TestGroupsAreTriedUnderLoadOnly(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, setup{store: oneDisk(time.Millisecond)})
+		r.flood(3, 0, 2000)
+		r.wantGroups(0, 0)
+		r.flood(5, 2000, 2000)
+		if c := r.handler.Counters(); c.Groups == 0 {
+			t.Error("no group was tried under load")
+		}
+	})
+}
+
+// TestGroupsThatBecomeFasterAreMeasuredAgain, before a trial is lost.
+func TestGroupsThatBecomeFasterAreMeasuredAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var shared atomic.Int64
+		r := newRig(t, setup{store: oneDisk(time.Millisecond), fn: func(ctx context.Context, _ *work, _ *message.Message) error {
+			if inbox.SharesTransaction(ctx) && shared.Add(1) < 200 {
+				time.Sleep(1300 * time.Microsecond)
+			}
+			return nil
+		}})
+		began := time.Now()
+		r.flood(64, 0, 2000)
+		if took := time.Since(began); took > time.Second { // 2 s with a transaction each
+			t.Errorf("the messages took %v", took)
+		}
+	})
+}
+
+// TestTimeWithoutLoadIsNotMeasured: beside messages that came one by one, groups would seem to be quick.
+func TestTimeWithoutLoadIsNotMeasured(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, setup{fn: func(context.Context, *work, *message.Message) error {
+			time.Sleep(5 * time.Millisecond)
+			return nil
+		}})
+		for n := range 40 {
+			r.consume(msg(n))
+			time.Sleep(time.Second)
+		}
+		const messages = 16 * 200 * 5 // of five seconds
+		began := time.Now()
+		r.flood(16, 40, messages)
+		if took := time.Since(began); took > 8*time.Second { // with the trials
+			t.Errorf("the messages of five seconds took %v", took)
+		}
+	})
+}
+
+// TestTrialsOfGroupsBecomeRare for a handler that is better without.
+func TestTrialsOfGroupsBecomeRare(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const minute = 8 * 200 * 60 // messages
+		r := newRig(t, setup{fn: func(context.Context, *work, *message.Message) error {
+			time.Sleep(5 * time.Millisecond)
+			return nil
+		}})
+		began := time.Now()
+		r.flood(8, 0, minute)
+		if took := time.Since(began); took > 66*time.Second {
+			t.Errorf("the messages of a minute took %v", took)
+		}
+		if c := r.handler.Counters(); c.Groups == 0 {
+			t.Error("no group was tried")
+		}
+	})
 }
 
 // TestOneGroupOfAHandlerRunsAtATime: two could lock rows in different orders.
