@@ -1,6 +1,10 @@
 package inbox
 
-import "errors"
+import (
+	"errors"
+	"fmt"
+	"time"
+)
 
 var (
 	// ErrRolledBack is wrapped when the database answered COMMIT with ROLLBACK, for example after a
@@ -24,8 +28,8 @@ var (
 	// ErrNested is wrapped by a store with one writer when a message is handled with the context of
 	// another handler: the transaction would wait for itself. The message is untouched.
 	ErrNested = errors.New("within an open transaction of the same database: use the open transaction, or wait for its end")
-	// ErrClockJump is returned when the time up to which dispatch IDs are forgotten would advance
-	// in a larger step than the caller allows.
+	// ErrClockJump is what a [ClockJumpError] is: the time up to which dispatch IDs are forgotten would
+	// advance in a larger step than the caller allows.
 	ErrClockJump = errors.New("database clock jumped ahead: nothing is forgotten")
 	// ErrNoConsumer is wrapped if no consumer was registered under a name.
 	ErrNoConsumer = errors.New("no consumer was registered under the name")
@@ -33,3 +37,18 @@ var (
 	// reported.
 	ErrLeaseEnded = errors.New("lease of the effect ended before its process reported")
 )
+
+// ClockJumpError is returned when the database's clock has advanced by more than the caller allows. It
+// is an [ErrClockJump].
+type ClockJumpError struct {
+	// Since is when a pass last forgot, or when the consumer was registered, by the database's clock.
+	Since time.Time
+}
+
+// Error implements error.
+func (e *ClockJumpError) Error() string {
+	return fmt.Sprintf("%v; the last pass was at %s", ErrClockJump, e.Since.UTC().Format(time.RFC3339))
+}
+
+// Is tells whether target is [ErrClockJump].
+func (*ClockJumpError) Is(target error) bool { return target == ErrClockJump }

@@ -54,13 +54,17 @@ type Query struct {
 	States []State
 	// Topic and Key are compared exactly. An applied message has neither, and is not selected by them.
 	Topic, Key string
+	// Named is the key, or the source or the correlation ID in the metadata, compared exactly. Of parked
+	// messages, it is looked for in the Scan newest, and as the key in all that wait in order; Results.More
+	// says nothing of the others. An applied message is not selected by it.
+	Named string
 	// Error is a part of the last error, compared case-sensitively and without wildcards.
 	Error string
 	// Since and Until bound the time of parking or applying: Since ≤ time < Until.
 	Since, Until time.Time
 	// Limit bounds the number of messages. Defaults to 100.
 	Limit int
-	// Scan bounds the number of applied messages that are looked at. Defaults to 20,000.
+	// Scan bounds the number of applied messages that are looked at, and of parked ones for Named. Defaults to 20,000.
 	Scan int
 	// Content reads metadata and payloads of parked messages as well; otherwise they are nil.
 	Content bool

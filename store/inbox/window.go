@@ -50,7 +50,7 @@ type WindowStore interface {
 	// and commits. A consumer that has been known for less than window has nothing to forget: its
 	// time does not change, so that it may read history of any age. If the database's clock has
 	// advanced by more than maxStep since the last successful call, or since the registration, the
-	// call is refused with [ErrClockJump]. AdvanceForgotten returns the time that holds now.
+	// call is refused with a [ClockJumpError]. AdvanceForgotten returns the time that holds now.
 	AdvanceForgotten(ctx context.Context, consumer int, window, maxStep time.Duration) (time.Time, error)
 	// Forget removes at most limit dispatch IDs of consumer, oldest first, with a stamp not before
 	// after and before the latest forgotten time that was set at least grace ago. IDs of parked

@@ -22,6 +22,7 @@ var (
 	_ outbox.Store[*sql.Tx]       = (*Store)(nil)
 	_ outbox.Identifier           = (*Store)(nil)
 	_ outbox.ArchiveStore         = (*Store)(nil)
+	_ outbox.RemovableCounter     = (*Store)(nil)
 	_ inbox.Store[*sql.Tx]        = (*Store)(nil)
 	_ inbox.EffectStore[*sql.Tx]  = (*Store)(nil)
 	_ inbox.RequestStore[*sql.Tx] = (*Store)(nil)

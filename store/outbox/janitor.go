@@ -20,6 +20,25 @@ type JanitorStore interface {
 	RemoveDiscarded(ctx context.Context, retention time.Duration, limit int) (Removed, error)
 }
 
+// RemovableCounter is an optional part of a [JanitorStore] that counts what a janitor would remove,
+// for operators. The stores of this library have it.
+type RemovableCounter interface {
+	// CountRemovable counts the rows that a pass of RemoveDelivered and RemoveDiscarded would remove
+	// now, without a lock. It looks at no more than about limit delivered events, and limit discarded
+	// and cancelled events, however many there are. limit is at least 1.
+	CountRemovable(ctx context.Context, retention time.Duration, limit int) (RemovableCount, error)
+}
+
+// RemovableCount counts rows that are past their retention.
+type RemovableCount struct {
+	// Delivered, Discarded and Cancelled count events.
+	Delivered, Discarded, Cancelled int
+	// Attempts and Receipts are those of the events.
+	Attempts, Receipts int
+	// Capped tells that there may be more rows than CountRemovable has looked at.
+	Capped bool
+}
+
 // Removed tells what a batch has removed.
 type Removed struct {
 	Events, Attempts, Receipts int

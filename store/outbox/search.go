@@ -62,6 +62,9 @@ type Query struct {
 	Topic, Key, CorrelationID, Source string
 	// Named is the key, the source or the correlation ID, compared exactly.
 	Named string
+	// Part is a part of the key, the source or the correlation ID, without regard to case and without
+	// wildcards.
+	Part string
 	// Error is a part of the last error, compared case-sensitively and without wildcards.
 	Error string
 	// Since and Until bound the time of writing: Since ≤ time < Until.

@@ -139,21 +139,21 @@ WITH c AS MATERIALIZED (
     SET passed_at = e.now, forgotten_until = CASE WHEN e.ahead THEN e.until ELSE k.forgotten_until END
     FROM e WHERE k.id = e.id AND NOT e.jumped
 )
-SELECT jumped, CASE WHEN ahead THEN until ELSE forgotten_until END FROM e`)
+SELECT jumped, CASE WHEN ahead THEN until ELSE forgotten_until END, passed_at FROM e`)
 
 // AdvanceForgotten implements [inbox.WindowStore]. A step is the time since the last pass, or since
 // the registration of the consumer.
 func (s *Store) AdvanceForgotten(ctx context.Context, consumerID int, window, maxStep time.Duration) (time.Time, error) {
 	var jumped bool
-	var until pgtype.Timestamptz
-	err := s.queryRow(ctx, advanceForgotten, consumerID, window.Microseconds(), maxStep.Microseconds()).Scan(&jumped, &until)
+	var until, passed pgtype.Timestamptz
+	err := s.queryRow(ctx, advanceForgotten, consumerID, window.Microseconds(), maxStep.Microseconds()).Scan(&jumped, &until, &passed)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return time.Time{}, errNotRegistered(consumerID)
 	case err != nil:
 		return time.Time{}, failed("advance the forgotten time", &ownError{err})
 	case jumped:
-		return timeOf(until), inbox.ErrClockJump
+		return timeOf(until), &inbox.ClockJumpError{Since: timeOf(passed)}
 	}
 	return timeOf(until), nil
 }

@@ -97,6 +97,34 @@ func (s *Store) RemoveDiscarded(ctx context.Context, retention time.Duration, li
 	return s.remove(ctx, "remove discarded events", removeDiscarded, retention.Microseconds(), limit)
 }
 
+// countRemovable counts an event once, though several receipts may name the event.
+var countRemovable = statement(oldReceipts + `, named AS MATERIALIZED (
+    SELECT DISTINCT u.id FROM old CROSS JOIN LATERAL unnest(old.event_ids) AS u (id)
+), events AS MATERIALIZED (
+    SELECT e.id FROM named n CROSS JOIN LATERAL (SELECT e.id, e.shard FROM {{outbox_events}} e WHERE e.id = n.id OFFSET 0) e
+    WHERE NOT ` + retained + `
+), parked AS MATERIALIZED (
+    SELECT p.id, p.state FROM {{outbox_parked}} p WHERE ` + unclaimed + ` ORDER BY p.discarded_at LIMIT $3
+)
+SELECT (SELECT count(*) FROM events), (SELECT count(*) FROM parked WHERE state = 'discarded'), (SELECT count(*) FROM parked WHERE state = 'cancelled'),
+    (SELECT count(*) FROM (SELECT id FROM events UNION ALL SELECT id FROM parked) g
+     CROSS JOIN LATERAL (SELECT FROM {{outbox_attempts}} a WHERE a.event_id = g.id OFFSET 0) a),
+    (SELECT count(*) FROM old), (SELECT coalesce(max(n) >= $3, false) FROM old) OR (SELECT count(*) >= $3 FROM parked)`)
+
+var _ outbox.RemovableCounter = (*Store)(nil)
+
+// CountRemovable implements [outbox.RemovableCounter].
+func (s *Store) CountRemovable(ctx context.Context, retention time.Duration, limit int) (c outbox.RemovableCount, err error) {
+	err = s.reading(ctx, func(tx pgx.Tx) error {
+		row := tx.QueryRow(ctx, s.sql[countRemovable], s.mode, retention.Microseconds(), sinceOf(time.Time{}), limit)
+		return row.Scan(&c.Delivered, &c.Discarded, &c.Cancelled, &c.Attempts, &c.Receipts, &c.Capped)
+	})
+	if err != nil {
+		return outbox.RemovableCount{}, failed("count removable rows", err)
+	}
+	return c, nil
+}
+
 func (s *Store) remove(ctx context.Context, doing string, t *template, args ...any) (r outbox.Removed, err error) {
 	err = s.exclusively(ctx, "off", func(tx pgx.Tx) error {
 		var through pgtype.Timestamptz

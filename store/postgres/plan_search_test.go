@@ -118,6 +118,7 @@ func TestSearchInAMillionEventsIsShort(t *testing.T) {
 		{"delivered", states(outbox.DeliveredState), 100, 4000},
 		{"last error", outbox.Query{Error: "fus"}, 50, 1500},
 		{"key", outbox.Query{Key: "key 7"}, 31, 3000}, // of the last 20,000
+		{"key that waits", outbox.Query{Key: "key 7", States: []outbox.State{outbox.PendingState, outbox.Retrying, outbox.Dead}}, 0, 100},
 		{"topic that no event has", outbox.Query{Topic: "other"}, 0, 3000},
 		{"time long ago", outbox.Query{Until: time.Now().Add(-time.Hour)}, 0, 500},
 		{"many dispatch IDs", outbox.Query{To: uuid.UUID{0x10}}, 100, 3000 + 2*20_000},
@@ -152,6 +153,23 @@ func TestSearchInABacklogIsShort(t *testing.T) {
 	}
 }
 
+// TestSearchOfAKeyBesideManyDiscardedEventsIsShort: no index has their keys.
+func TestSearchOfAKeyBesideManyDiscardedEventsIsShort(t *testing.T) {
+	t.Parallel()
+	p, record := newTraced(t)
+	p.fill(20_000)
+	p.run(`WITH q AS (DELETE FROM boxpair.outbox_queue RETURNING id, shard)
+		INSERT INTO boxpair.outbox_parked (id, shard, key, state, reason, discarded_at) SELECT id, shard, 'key', 'discarded', 'old', now() FROM q`)
+	p.own()
+	p.run("VACUUM ANALYZE boxpair.outbox_parked")
+	p.expectBlocks("key", record, 200, func() {
+		r, err := p.Search(t.Context(), outbox.Query{Key: "key", States: []outbox.State{outbox.PendingState, outbox.Retrying, outbox.Dead}})
+		if err != nil || len(r.Events) > 0 {
+			t.Errorf("found %d events, %v", len(r.Events), err)
+		}
+	})
+}
+
 // TestSearchInManyAppliedMessagesIsShort searches inboxes of several consumers with many applied
 // messages, among which a few are parked.
 func TestSearchInManyAppliedMessagesIsShort(t *testing.T) {
@@ -183,6 +201,8 @@ func TestSearchInManyAppliedMessagesIsShort(t *testing.T) {
 		{"applied of a consumer", inbox.Query{Consumer: "service/3", States: []inbox.State{inbox.AppliedState}}, 100, 3000},
 		{"dead", inbox.Query{States: []inbox.State{inbox.Dead}}, 25, 1000},
 		{"key", inbox.Query{Key: "key 7"}, 1, 500},
+		{"named", inbox.Query{Named: "key 7"}, 1, 500},
+		{"named, beyond the bound", inbox.Query{Named: "key 7", Scan: 5}, 0, 200},
 		{"since", inbox.Query{Since: time.Now().Add(time.Hour)}, 0, 30_000},
 	} {
 		p.expectBlocks(c.name, record, c.most, func() {

@@ -306,6 +306,7 @@ func TestRemovalLooksEventsUp(t *testing.T) {
 	p.run(`DELETE FROM boxpair.outbox_queue WHERE id > $1`, n-1000)
 	p.expectIndexes("removal of delivered events", p.explainRemoval(removeDelivered, 0, sinceOf(time.Time{}), 200), 200*25)
 	p.expectIndexes("removal of discarded events", p.explainRemoval(removeDiscarded, 0, 100), 1000*4+100*25)
+	p.expectIndexes("count", p.explainRemoval(countRemovable, 0, sinceOf(time.Time{}), 200), 200*25+1000*4+200*25)
 	r, err := p.RemoveDelivered(t.Context(), 0, time.Time{}, 200)
 	if err != nil || r.Events != 200 || r.Receipts != 10 || !r.Full {
 		t.Errorf("removed %+v, %v", r, err)

@@ -101,6 +101,7 @@ type outboxParts struct {
 	outbox.Searcher
 	outbox.JanitorStore
 	producerRole, archiver, operator, monitor *postgres.Store
+	outbox.RemovableCounter                   // a janitor's
 }
 
 // The lists and their removal are an archiver's.
@@ -205,7 +206,7 @@ func TestEveryPartKeepsItsContractUnderItsRole(t *testing.T) {
 			return storetest.OutboxFixture[pgx.Tx]{
 				Store: &outboxParts{
 					EventStore: writer, RelayStore: storeOf(t, p.relay, cfg), OperatorStore: operator, Searcher: operator,
-					JanitorStore: storeOf(t, p.janitor, cfg), archiver: storeOf(t, p.archiver, cfg), producerRole: writer, operator: operator, monitor: storeOf(t, p.monitor, cfg),
+					JanitorStore: storeOf(t, p.janitor, cfg), RemovableCounter: storeOf(t, p.janitor, cfg), archiver: storeOf(t, p.archiver, cfg), producerRole: writer, operator: operator, monitor: storeOf(t, p.monitor, cfg),
 				},
 				Begin:    p.producer.Begin,
 				Commit:   func(ctx context.Context, tx pgx.Tx) error { return tx.Commit(ctx) },

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -24,6 +25,7 @@ const (
 // searched is the condition of a search on an event e, whose row may be missing.
 const searched = `($3 = '' OR e.topic = $3) AND ($4 = '' OR e.key = $4) AND ($5 = '' OR e.correlation_id = $5) AND ($12 = '' OR e.source = $12)
       AND ($13 = '' OR e.key = $13 OR e.source = $13 OR e.correlation_id = $13)
+      AND ($14 = '' OR strpos(lower(e.key), $14) > 0 OR strpos(lower(e.source), $14) > 0 OR strpos(lower(e.correlation_id), $14) > 0)
       AND coalesce(e.created_at, 'epoch') >= $7 AND coalesce(e.created_at, 'epoch') < $8
       AND coalesce(e.dispatch_id, '00000000-0000-0000-0000-000000000000') BETWEEN $9::uuid AND $10::uuid`
 
@@ -133,40 +135,67 @@ func newSearch(sources string) search {
 var (
 	// searchGiven finds events by indexes of the log: by dispatch ID and by place.
 	searchGiven = newSearch(`
-    SELECT 0, $14::bigint, e.id, e.shard, true FROM (
+    SELECT 0, $15::bigint, e.id, e.shard, true FROM (
         SELECT id, shard FROM {{outbox_events}}
         WHERE id < $1 AND dispatch_id BETWEEN $9 AND $10
-          AND (cardinality($15::uuid[]) = 0 OR dispatch_id = ANY ($15::uuid[]))
-          AND (cardinality($16::bigint[]) = 0 OR id = ANY ($16::bigint[]))
-        LIMIT $14
+          AND (cardinality($16::uuid[]) = 0 OR dispatch_id = ANY ($16::uuid[]))
+          AND (cardinality($17::bigint[]) = 0 OR id = ANY ($17::bigint[]))
+        LIMIT $15
     ) e`)
 
 	// searchStates finds events that are not delivered by the tables of their states. The queue has
 	// its order by shard.
 	searchStates = newSearch(`
-    SELECT s.shard, $15::bigint, q.id, s.shard, true
+    SELECT s.shard, $16::bigint, q.id, s.shard, true
     FROM {{outbox_shards}} s
-    CROSS JOIN LATERAL (SELECT id FROM {{outbox_queue}} q WHERE q.shard = s.shard AND q.id < $1 ORDER BY q.id DESC LIMIT $15) q
+    CROSS JOIN LATERAL (SELECT id FROM {{outbox_queue}} q WHERE q.shard = s.shard AND q.id < $1 ORDER BY q.id DESC LIMIT $16) q
     WHERE 'pending' = ANY ($2::text[])
     UNION ALL
-    SELECT 64, $14::bigint, d.id, d.shard, true FROM (
+    SELECT 64, $15::bigint, d.id, d.shard, true FROM (
         SELECT id, shard FROM {{outbox_deferred}} WHERE id < $1 AND 'deferred' = ANY ($2::text[]) AND ($4 = '' OR key = $4)
-        ORDER BY id DESC LIMIT $14
+        ORDER BY id DESC LIMIT $15
     ) d
     UNION ALL
-    SELECT 65, $14::bigint, p.id, p.shard, true FROM (
+    SELECT 65, $15::bigint, p.id, p.shard, true FROM (
         SELECT id, shard FROM {{outbox_parked}}
         WHERE id < $1 AND state = ANY ($2::text[]) AND ($4 = '' OR key = $4) AND ($6 = '' OR strpos(coalesce(last_error, ''), $6) > 0)
-        ORDER BY id DESC LIMIT $14
+        ORDER BY id DESC LIMIT $15
     ) p`)
+
+	// searchKey finds events of a key that are not delivered. They are in one shard, $16.
+	searchKey = newSearch(`
+    SELECT 0, $15::bigint, q.id, q.shard, true FROM (
+        SELECT id, shard FROM {{outbox_queue}} WHERE shard = $16::smallint AND id < $1 AND 'pending' = ANY ($2::text[]) ORDER BY id DESC LIMIT $15
+    ) q
+    UNION ALL
+    SELECT 1, $15::bigint, d.id, d.shard, true FROM (
+        SELECT id, shard FROM {{outbox_deferred}} WHERE shard = $16::smallint AND key = $4 AND id < $1 AND 'deferred' = ANY ($2::text[])
+        ORDER BY id DESC LIMIT $15
+    ) d
+    UNION ALL
+    SELECT * FROM (` + keyParked(2, `state IN ('retrying', 'following')`, "retrying", "following") + `) live
+    UNION ALL
+    SELECT * FROM (` + keyParked(3, `state = 'dead'`, "dead") + `) dead
+    UNION ALL
+    SELECT * FROM (` + keyParked(4, `state IN ('discarded', 'cancelled')`, "discarded", "cancelled") + `) ended`)
 
 	// searchLog goes through the log, newest events first.
 	searchLog = newSearch(`
-    SELECT 0, $14::bigint, e.id, e.shard, ` + searched + ` FROM (
+    SELECT 0, $15::bigint, e.id, e.shard, ` + searched + ` FROM (
         SELECT id, shard, topic, key, correlation_id, source, created_at, dispatch_id FROM {{outbox_events}}
-        WHERE id < $1 AND id > $15 ORDER BY id DESC LIMIT $14
+        WHERE id < $1 AND id > $16 ORDER BY id DESC LIMIT $15
     ) e`)
 )
+
+// keyParked returns the source of a search for parked events of a key, by the index with a condition. Nothing is
+// read unless one of the states is wanted.
+func keyParked(source int, condition string, states ...string) string {
+	return fmt.Sprintf(`
+        SELECT %d, $15::bigint, id, shard, true FROM {{outbox_parked}}
+        WHERE shard = $16::smallint AND key = $4 AND id < $1 AND %s AND state = ANY ($2::text[]) AND ARRAY['%s'] && $2::text[]
+          AND ($6 = '' OR strpos(coalesce(last_error, ''), $6) > 0)
+        ORDER BY id DESC LIMIT $15`, source, condition, strings.Join(states, "', '"))
+}
 
 // findWritten returns the last place in the log of an event that was written before a time.
 var findWritten = statement(halving + `
@@ -208,10 +237,14 @@ func (s *Store) find(ctx context.Context, q *outbox.Query) (outbox.Results, erro
 	}
 	look := q.Scan
 	delivered := len(q.States) == 0 || slices.Contains(q.States, outbox.DeliveredState)
-	if all := len(q.States) == 0 || !delivered; all && q.Topic+q.Key+q.CorrelationID+q.Source+q.Named+q.Error == "" && q.To == uuid.Nil && q.Since.IsZero() && q.Until.IsZero() {
+	if all := len(q.States) == 0 || !delivered; all && q.Topic+q.Key+q.CorrelationID+q.Source+q.Named+q.Part+q.Error == "" && q.To == uuid.Nil && q.Since.IsZero() && q.Until.IsZero() {
 		look = min(look, q.Limit+1) // every event that is looked at fits
 	}
-	if !delivered {
+	switch {
+	case !delivered && q.Key != "":
+		r, _, err := s.search(ctx, searchKey, q, look, idgen.Shard(q.Key, uuid.Nil))
+		return r, err
+	case !delivered:
 		r, _, err := s.search(ctx, searchStates, q, look, max(min(look, q.Limit+1), look/idgen.Shards))
 		return r, err
 	}
@@ -271,7 +304,7 @@ func (s *Store) search(ctx context.Context, t search, q *outbox.Query, of ...any
 		to = uuid.Max
 	}
 	args := append([]any{q.Before, texts(q.States), q.Topic, q.Key, q.CorrelationID, q.Error,
-		sinceOf(q.Since), untilOf(q.Until), idValue(q.From), idValue(to), q.Limit + 1, q.Source, q.Named}, of...)
+		sinceOf(q.Since), untilOf(q.Until), idValue(q.From), idValue(to), q.Limit + 1, q.Source, q.Named, strings.ToLower(q.Part)}, of...)
 	err = s.lookUp(ctx, searchPlans, tmpl, func(rows pgx.Rows) error {
 		for rows.Next() {
 			e, low, err := scanFound(rows, q.Content)

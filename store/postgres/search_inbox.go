@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/boxpair/boxpair/store/inbox"
+	"github.com/boxpair/boxpair/transport"
 )
 
 // The conditions of a search on a parked message p, on an applied message i, and on an effect e that
@@ -16,18 +17,23 @@ import (
 const (
 	searchedParked = `(cardinality($2::uuid[]) = 0 OR p.dispatch_id = ANY ($2::uuid[])) AND p.dispatch_id BETWEEN $9 AND $10
           AND (cardinality($3::text[]) = 0 OR p.state = ANY ($3::text[])) AND ($4 = '' OR p.topic = $4) AND ($5 = '' OR p.key = $5)
+          AND ($14 = '' OR p.key = $14 OR ` + namedInMetadata + `)
           AND ($6 = '' OR strpos(coalesce(p.last_error, ''), $6) > 0) AND p.parked_at >= $7 AND p.parked_at < $8`
 	searchedApplied = `i.applied_at >= $7 AND i.applied_at < $8
           AND NOT EXISTS (SELECT FROM {{inbox_effects}} e WHERE e.consumer = c.id AND e.dispatch_id = i.dispatch_id AND e.state <> 'done' OFFSET 0)`
 	searchedEffect = `(cardinality($2::uuid[]) = 0 OR e.dispatch_id = ANY ($2::uuid[])) AND e.dispatch_id BETWEEN $9 AND $10
           AND ($4 = '' OR e.topic = $4) AND ($5 = '' OR e.key = $5)
+          AND ($14 = '' OR e.key = $14 OR ` + namedInMetadata + `)
           AND ($6 = '' OR strpos(coalesce(e.last_error, ''), $6) > 0) AND e.prepared_at >= $7 AND e.prepared_at < $8
           AND (cardinality($3::text[]) = 0 OR 'effect_' || ` + effectState + ` = ANY ($3::text[]))`
 )
 
 // looksAtApplied is the part of the condition on an applied message that is the same for all.
-const looksAtApplied = `i.consumer = c.id AND i.applied_at IS NOT NULL AND $4 = '' AND $5 = '' AND $6 = ''
+const looksAtApplied = `i.consumer = c.id AND i.applied_at IS NOT NULL AND $4 = '' AND $5 = '' AND $6 = '' AND $14 = ''
           AND (cardinality($3::text[]) = 0 OR 'applied' = ANY ($3::text[]))`
+
+// namedInMetadata compares what a message was sent with.
+const namedInMetadata = `$14 IN (metadata ->> '` + transport.MetaSource + `', metadata ->> '` + transport.MetaCorrelationID + `')`
 
 const (
 	parkedGiven = `
@@ -36,6 +42,17 @@ const (
     ) p ORDER BY p.id DESC LIMIT $11`
 	parkedAll = `
     SELECT c.name, p.* FROM {{inbox_parked}} p JOIN c ON c.id = p.consumer WHERE ` + searchedParked + ` ORDER BY p.id DESC LIMIT $11`
+	// parkedNamed finds what waits in order by the index on its key.
+	parkedNamed = `
+    SELECT c.name, p.* FROM (
+        SELECT p.id FROM c CROSS JOIN LATERAL (
+            SELECT id FROM {{inbox_parked}} p
+            WHERE p.consumer = c.id AND p.ordered AND p.state IN ('retrying', 'following') AND p.key = $14 AND ` + searchedParked + `
+            ORDER BY p.id DESC LIMIT $11
+        ) p
+        UNION
+        SELECT p.id FROM (SELECT * FROM {{inbox_parked}} ORDER BY id DESC LIMIT $13) p WHERE ` + searchedParked + `
+    ) n JOIN {{inbox_parked}} p ON p.id = n.id JOIN c ON c.id = p.consumer ORDER BY p.id DESC LIMIT $11`
 	appliedGiven = `
         SELECT dispatch_id, digest, stamp, applied_at FROM {{inbox}} i
         WHERE ` + looksAtApplied + `
@@ -120,6 +137,7 @@ func newInboxSearch(text string) search {
 var (
 	searchInboxGiven  = newInboxSearch(searchInbox(parkedGiven, appliedGiven, effectsGiven))
 	searchInboxNewest = newInboxSearch(searchInbox(parkedAll, appliedNewest, effectsNewest))
+	searchInboxNamed  = newInboxSearch(searchInbox(parkedNamed, appliedNewest, effectsNewest))
 
 	_ inbox.Searcher = (*Store)(nil)
 )
@@ -141,6 +159,8 @@ func (s *Store) findMessages(ctx context.Context, q *inbox.Query) (inbox.Results
 		return s.searchMessages(ctx, searchInboxGiven, q, math.MaxInt64, math.MaxInt64)
 	case q.To != uuid.Nil:
 		return s.searchMessages(ctx, searchInboxGiven, q, q.Scan, q.Scan)
+	case q.Named != "":
+		return s.searchMessages(ctx, searchInboxNamed, q, 1, q.Scan)
 	case q.Since.IsZero() && q.Until.IsZero(): // every applied message that is looked at fits
 		return s.searchMessages(ctx, searchInboxNewest, q, min(q.Scan, q.Limit+1), q.Scan)
 	}
@@ -175,7 +195,7 @@ func (s *Store) searchMessages(ctx context.Context, t search, q *inbox.Query, ap
 		}
 		return nil
 	}, q.Consumer, idValues(q.IDs), texts(q.States), q.Topic, q.Key, q.Error, sinceOf(q.Since), untilOf(q.Until),
-		idValue(q.From), idValue(to), q.Limit+1, applied, effects)
+		idValue(q.From), idValue(to), q.Limit+1, applied, effects, q.Named)
 	if len(r.Messages) > q.Limit {
 		r.Messages, r.More = r.Messages[:q.Limit], true
 	}

@@ -15,6 +15,7 @@ import (
 var (
 	_ outbox.Store[*sql.Tx]       = (*Store)(nil)
 	_ outbox.ArchiveStore         = (*Store)(nil)
+	_ outbox.RemovableCounter     = (*Store)(nil)
 	_ inbox.Store[*sql.Tx]        = (*Store)(nil)
 	_ inbox.EffectStore[*sql.Tx]  = (*Store)(nil)
 	_ inbox.RequestStore[*sql.Tx] = (*Store)(nil)

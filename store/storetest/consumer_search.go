@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/boxpair/boxpair/store/inbox"
+	"github.com/boxpair/boxpair/transport"
 )
 
 func messageSearchTests[TX any]() []inboxTest[TX] {
@@ -146,6 +147,7 @@ func searchMessageTells[TX any](i *inboxRig[TX]) {
 func searchMessageSelects[TX any](i *inboxRig[TX]) {
 	one, two, a, b := message("x"), message("y"), message("key a"), message("key b")
 	b.Topic = "other"
+	a.Metadata = map[string]string{transport.MetaSource: "order/7", transport.MetaCorrelationID: "request 7"}
 	i.expectVerdict(i.claim(one), inbox.Applied)
 	since := i.search(inbox.Query{}).Messages[0].Since
 	i.eventually("the clock goes on", func() bool { return time.Since(since) > 2*time.Millisecond })
@@ -173,6 +175,13 @@ func searchMessageSelects[TX any](i *inboxRig[TX]) {
 		{"other consumer", inbox.Query{Consumer: "service"}, nil},
 		{"topic", inbox.Query{Topic: "other"}, []*inbox.Message{b}},
 		{"key", inbox.Query{Key: "key a"}, []*inbox.Message{a}},
+		{"named by the key", inbox.Query{Named: "key b"}, []*inbox.Message{b}},
+		{"named by the key, which waits", inbox.Query{Named: "key a", Scan: 1}, []*inbox.Message{a}},
+		{"named by the source", inbox.Query{Named: "order/7"}, []*inbox.Message{a}},
+		{"named by the correlation ID", inbox.Query{Named: "request 7", States: []inbox.State{inbox.Retrying}}, []*inbox.Message{a}},
+		{"named by the correlation ID, in another state", inbox.Query{Named: "request 7", States: []inbox.State{inbox.Dead}}, nil},
+		{"named by the correlation ID, beyond the bound", inbox.Query{Named: "request 7", Scan: 1}, nil},
+		{"part of a name", inbox.Query{Named: "request"}, nil},
 		{"part of the error", inbox.Query{Error: "0% of"}, []*inbox.Message{a}},
 		{"other error", inbox.Query{Error: "0_ of"}, nil},
 		{"states", inbox.Query{States: []inbox.State{inbox.Dead, inbox.AppliedState}}, []*inbox.Message{b, two, one}},
@@ -209,6 +218,7 @@ func searchEffects[TX any](i *inboxRig[TX]) {
 		i.Fatalf("%T is no inbox.EffectStore", i.Store)
 	}
 	first, second, done := message("key"), message("key"), message("other")
+	first.Metadata = map[string]string{transport.MetaCorrelationID: "request 1"}
 	for _, m := range []*inbox.Message{first, second, done} {
 		_, err := i.Store.Apply(i.ctx(), i.claim(m), i.preparing(store, m))
 		i.ok(err)
@@ -237,6 +247,8 @@ func searchEffects[TX any](i *inboxRig[TX]) {
 	i.expectWhy(done, inbox.AppliedState, "applied")
 	i.expectFound("by state", inbox.Query{States: []inbox.State{"effect_uncertain"}}, first)
 	i.expectFound("by key", inbox.Query{Key: "key"}, second, first)
+	i.expectFound("named by the key", inbox.Query{Named: "key"}, second, first)
+	i.expectFound("named by the correlation ID", inbox.Query{Named: "request 1"}, first)
 	i.expectFound("by error", inbox.Query{Error: "no answer"}, first)
 	_, err = store.ChangeEffects(i.ctx(), inbox.EffectFilter{IDs: []uuid.UUID{first.ID}}, inbox.EffectChange{State: inbox.EffectDiscarded, Reason: "given up"})
 	i.ok(err)
@@ -253,7 +265,7 @@ func searchEffects[TX any](i *inboxRig[TX]) {
 func (i *inboxRig[TX]) preparing(store inbox.EffectStore[TX], m *inbox.Message) handler[TX] {
 	return func(ctx context.Context, tx TX) error {
 		return store.PrepareEffect(ctx, tx, inbox.EffectIntent{
-			Consumer: i.consumer, ID: m.ID, Key: uuid.New(), Topic: m.Topic, OrderKey: m.Key, Ordered: true, Intent: []byte("intent"),
+			Consumer: i.consumer, ID: m.ID, Key: uuid.New(), Topic: m.Topic, OrderKey: m.Key, Ordered: true, Metadata: m.Metadata, Intent: []byte("intent"),
 		})
 	}
 }

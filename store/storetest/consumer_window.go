@@ -151,10 +151,17 @@ func clockJump[TX any](i *inboxRig[TX]) {
 	jump := func() {
 		i.eventually("jump", func() bool {
 			_, err := i.Store.AdvanceForgotten(i.ctx(), i.consumer, time.Microsecond, time.Microsecond)
-			if err != nil && !errors.Is(err, inbox.ErrClockJump) {
+			if err == nil {
+				return false
+			}
+			jump, is := errors.AsType[*inbox.ClockJumpError](err)
+			if !is || !errors.Is(err, inbox.ErrClockJump) {
 				i.Fatal(err)
 			}
-			return err != nil
+			if off := time.Since(jump.Since); off > time.Minute || off < -time.Minute {
+				i.Errorf("the last pass was %v ago", off)
+			}
+			return true
 		})
 	}
 	before := i.forgetTo()

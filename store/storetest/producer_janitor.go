@@ -16,6 +16,8 @@ func janitorTests[TX any]() []outboxTest[TX] {
 		{fact: "discarded event that was delivered all the same goes as discarded", run: removesDiscardedDelivered[TX]},
 		{fact: "batches are as large as they may be, and tell whether there is more", run: removesInBatches[TX]},
 		{fact: "janitors at once remove everything once", run: janitorsAtOnce[TX]},
+		{fact: "count says what is removed then", run: countsWhatGoes[TX]},
+		{fact: "count ends with its limit", run: countsUpToALimit[TX]},
 		{fact: "removed event that is written again is a new one", run: writtenAfterRemoval[TX]},
 	}
 }
@@ -217,4 +219,63 @@ func writtenAfterRemoval[TX any](o *outboxRig[TX]) {
 		o.Error("removed event is known")
 	}
 	o.expectQueue(again)
+}
+
+// count returns what the store's optional part counts.
+func (o *outboxRig[TX]) count(retention time.Duration, limit int) outbox.RemovableCount {
+	o.Helper()
+	counter, can := o.Store.(outbox.RemovableCounter)
+	if !can {
+		o.Fatalf("%T is no outbox.RemovableCounter", o.Store)
+	}
+	c, err := counter.CountRemovable(o.ctx(), retention, limit)
+	o.ok(err)
+	return c
+}
+
+func countsWhatGoes[TX any](o *outboxRig[TX]) {
+	h := o.ownKey(6)
+	h.park(0, long)
+	h.parkDead(1)
+	for i := range 3 {
+		h.mark("relay", h.lease, h.events[2+i])
+	}
+	h.parkDead(5)
+	h.discard(h.events[5])
+	o.requeue(h.events[3])
+	h.mark("relay", h.lease, o.queue()...) // two receipts name the event
+	o.requeue(h.events[4])                 // stays, and its receipt goes
+	later := deferredRecord("key", "later", inAnHour())
+	o.write(later)
+	o.change(o.cancelIn(later), later)
+	if c := o.count(kept, 10); c != (outbox.RemovableCount{}) {
+		o.Errorf("counted before the end of the retention: %+v", c)
+	}
+	want := outbox.RemovableCount{Delivered: 2, Discarded: 1, Cancelled: 1, Attempts: 4, Receipts: 4}
+	for range 2 {
+		if c := o.count(over, 10); c != want {
+			o.Errorf("counted %+v, want %+v", c, want)
+		}
+	}
+	o.expectRemoved(o.removeAll(over), 4, 4, 4)
+	if c := o.count(over, 10); c != (outbox.RemovableCount{}) {
+		o.Errorf("counted after the removal: %+v", c)
+	}
+}
+
+func countsUpToALimit[TX any](o *outboxRig[TX]) {
+	h := o.ownKey(6)
+	for i := range 3 {
+		h.mark("relay", h.lease, h.events[i])
+	}
+	for i := 3; i < 6; i++ {
+		h.parkDead(i)
+	}
+	h.discard(h.events[3:]...)
+	if c := o.count(over, 2); c.Delivered != 2 || c.Receipts != 2 || c.Discarded != 2 || !c.Capped {
+		o.Errorf("counted %+v", c)
+	}
+	if c := o.count(over, 4); c.Delivered != 3 || c.Receipts != 3 || c.Discarded != 3 || c.Capped {
+		o.Errorf("counted %+v", c)
+	}
 }

@@ -17,6 +17,7 @@ func searchTests[TX any]() []outboxTest[TX] {
 		{fact: "search finds an event in any state and says why it waits", run: searchStates[TX]},
 		{fact: "search selects by every field of the query", run: searchSelects[TX]},
 		{fact: "search continues where the one before has ended", run: searchContinues[TX]},
+		{fact: "search by key continues in each state where it has ended", run: searchContinuesByState[TX]},
 		{fact: "search looks at no more events than it may", run: searchBounded[TX]},
 		{fact: "search says of an event all that was written", run: searchTells[TX]},
 		{fact: "search says why events wait for a route", run: searchRoutes[TX]},
@@ -125,7 +126,18 @@ func searchStates[TX any](o *outboxRig[TX]) {
 		outbox.PendingState: {h.events[6].ID, h.events[5].ID},
 	} {
 		o.expectFound(string(state), outbox.Query{States: []outbox.State{state}}, want...)
+		key := o.found(want[0]).Key
+		o.expectFound(string(state)+", by key", outbox.Query{States: []outbox.State{state}, Key: key}, want...)
+		o.expectFound(string(state)+", by another key", outbox.Query{States: []outbox.State{state}, Key: key + "x"})
+		o.expectFound(string(state)+", by key, before it", outbox.Query{States: []outbox.State{state}, Key: key, Before: o.found(want[len(want)-1]).Seq})
 	}
+	var want []uuid.UUID
+	for i := len(h.events) - 1; i > 0; i-- {
+		want = append(want, h.events[i].ID)
+	}
+	o.expectPages("a key's events, one at a time", outbox.Query{Key: o.found(h.events[1].ID).Key, States: []outbox.State{
+		outbox.PendingState, outbox.Retrying, outbox.Following, outbox.Dead, outbox.Discarded, outbox.DeferredState,
+	}, Scan: 1}, want...)
 	o.expectFound("several states", outbox.Query{States: []outbox.State{outbox.PendingState, outbox.Dead, outbox.DeferredState}},
 		later.ID, h.events[6].ID, h.events[5].ID, h.events[3].ID)
 	o.expectFound("several states, one delivered", outbox.Query{States: []outbox.State{outbox.DeliveredState, outbox.Dead}}, h.events[3].ID, h.events[0].ID)
@@ -180,6 +192,10 @@ func searchSelects[TX any](o *outboxRig[TX]) {
 		{"name that is a source", outbox.Query{Named: events[3].Source}, []int{3}},
 		{"name that is a correlation ID", outbox.Query{Named: "request c"}, []int{4}},
 		{"name of no event", outbox.Query{Named: "request"}, nil},
+		{"part of a key, in other letters", outbox.Query{Part: "B"}, []int{1}},
+		{"part of a source", outbox.Query{Part: events[3].Source[1:]}, []int{3}},
+		{"part of a correlation ID", outbox.Query{Part: "Quest c"}, []int{4}},
+		{"part of no name", outbox.Query{Part: "quest_c"}, nil},
 		{"correlation ID", outbox.Query{CorrelationID: "request c"}, []int{4}},
 		{"part of the error", outbox.Query{Error: "0% of"}, []int{1}},
 		{"error and state", outbox.Query{Error: "0% of", States: []outbox.State{outbox.PendingState}}, nil},
@@ -216,22 +232,55 @@ func searchContinues[TX any](o *outboxRig[TX]) {
 		"in the queue, few at a time": {Scan: 3, States: []outbox.State{outbox.PendingState}}, "by topic": {Topic: "topic", Scan: 4, Limit: 3},
 		"by IDs": {IDs: want, Limit: 7}, "of a range of IDs": {To: uuid.Max, Limit: 7}, "by topic in the queue": {Topic: "topic", Scan: 70, Limit: 3, States: []outbox.State{outbox.PendingState}},
 	} {
-		var got []uuid.UUID
-		for searches := 0; ; searches++ {
-			r := o.search(q)
-			for _, e := range r.Events {
-				got = append(got, e.ID)
-			}
-			if r.Before == 0 {
-				break
-			}
-			if searches > n || q.Before != 0 && r.Before >= q.Before {
-				o.Fatalf("%s: search %d before %d continues before %d", name, searches, q.Before, r.Before)
-			}
-			q.Before = r.Before
+		o.expectPages(name, q, want...)
+	}
+}
+
+// expectPages checks the results of a search that is continued until it has reached the beginning.
+func (o *outboxRig[TX]) expectPages(name string, q outbox.Query, want ...uuid.UUID) {
+	o.Helper()
+	var got []uuid.UUID
+	for searches := 0; ; searches++ {
+		r := o.search(q)
+		for _, e := range r.Events {
+			got = append(got, e.ID)
 		}
-		if !slices.Equal(got, want) {
-			o.Errorf("%s: found %d events %v, want %v", name, len(got), got, want)
+		if r.Before == 0 {
+			break
+		}
+		if searches > len(want) || q.Before != 0 && r.Before >= q.Before {
+			o.Fatalf("%s: search %d before %d continues before %d", name, searches, q.Before, r.Before)
+		}
+		q.Before = r.Before
+	}
+	if !slices.Equal(got, want) {
+		o.Errorf("%s: found %d events %v, want %v", name, len(got), got, want)
+	}
+}
+
+// searchContinuesByState has the search for one state end before the search for another has reached its events.
+func searchContinuesByState[TX any](o *outboxRig[TX]) {
+	lease := o.lease("relay", 7)
+	for oldest := range 2 {
+		records := []outbox.Record{recordIn(7, fmt.Sprint("key ", oldest))}
+		for len(records) < 8 {
+			records = append(records, record(records[0].Key, "payload"))
+		}
+		var failures []outbox.Failure
+		var want []uuid.UUID
+		queued := o.queued(records...)
+		for i, q := range queued {
+			f := failureOf(q, 1, long)
+			f.Dead = (i < 2) == (oldest == 0)
+			failures = append(failures, f)
+			want = append(want, records[i].ID)
+		}
+		_, err := o.Store.Park(o.ctx(), "relay", lease, failures)
+		o.ok(err)
+		slices.Reverse(want)
+		for scan := 1; scan < 5; scan++ {
+			q := outbox.Query{Key: records[0].Key, States: []outbox.State{outbox.Retrying, outbox.Dead}, Scan: scan}
+			o.expectPages(fmt.Sprint("oldest ", oldest, ", scan ", scan), q, want...)
 		}
 	}
 }

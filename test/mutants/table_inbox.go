@@ -218,6 +218,14 @@ var remembering = []Mutant{
 		Test:   Test{"producer/relay/internal/core", "TestWhatAFailOverBroughtBackIsSentAgainAtOnce"},
 	},
 	{
+		Name: "standstill-ends-forgetting", Guarantee: "G8",
+		Broken: "A consumer that stood still never forgets again.",
+		File:   "consumer/forget.go",
+		Old:    `passed := time.Since(jump.Since) + aheadTolerance`,
+		New:    `passed := jump.Since.Sub(jump.Since)`,
+		Test:   Test{"consumer", "TestServiceThatStoodStillForgetsAgain"},
+	},
+	{
 		Name: "window-of-a-second", Guarantee: "G3",
 		Broken: "Dispatch IDs are forgotten after a second, while copies still arrive.",
 		File:   "consumer/forget.go",

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/boxpair/boxpair/transport"
 )
 
 const (
@@ -60,6 +62,12 @@ func (w *where) parked(states []string, part string, since, until time.Time) {
 		w.add("INSTR(p.last_error, ?) > 0", Text(part))
 	}
 	w.during("p.parked_at", since, until)
+}
+
+// named adds the condition that a message has a key, source or correlation ID.
+func (w *where) named(table, name string) {
+	w.add("("+table+".{message_key} = ? OR INSTR("+table+".metadata, ?) > 0 OR INSTR("+table+".metadata, ?) > 0)", Text(name),
+		encodeMetadata(map[string]string{transport.MetaSource: name}), encodeMetadata(map[string]string{transport.MetaCorrelationID: name}))
 }
 
 func (w *where) String() string { return strings.Join(w.terms, " AND ") }

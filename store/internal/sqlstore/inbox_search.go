@@ -98,6 +98,13 @@ func (m *messageSearch) parked(ctx context.Context) error {
 	w.text("n.name", m.q.Consumer)
 	w.text("p.topic", m.q.Topic)
 	w.text("p.{message_key}", m.q.Key)
+	if named := m.q.Named; named != "" {
+		w.named("p", named)
+		if !m.given {
+			w.add(`({first p} AND p.{message_key} = ?
+				OR p.seq >= (SELECT MIN(n.seq) FROM (SELECT seq FROM {inbox_parked} ORDER BY seq DESC LIMIT ?) n))`, Text(named), m.q.Scan)
+		}
+	}
 	w.parked(names(m.q.States), m.q.Error, m.q.Since, m.q.Until)
 	m.ids(w, "p.dispatch_id")
 	columns := parkedColumns
@@ -155,7 +162,7 @@ func (m *messageSearch) whyDue(f *inbox.Found) string {
 // applied adds applied messages of a consumer without an unfinished effect.
 func (m *messageSearch) applied(ctx context.Context, consumer int, name string, look int) error {
 	q := m.q
-	if !m.selects(inbox.AppliedState) || q.Topic+q.Key+q.Error != "" {
+	if !m.selects(inbox.AppliedState) || q.Topic+q.Key+q.Named+q.Error != "" {
 		return nil
 	}
 	part := &where{}
@@ -204,6 +211,9 @@ func (m *messageSearch) effects(ctx context.Context, consumer int) error {
 	w.add("e.consumer = ?", consumer)
 	w.text("e.topic", q.Topic)
 	w.text("e.{message_key}", q.Key)
+	if q.Named != "" {
+		w.named("e", q.Named)
+	}
 	w.during("e.prepared_at", q.Since, q.Until)
 	if q.Error != "" {
 		w.add("INSTR(e.last_error, ?) > 0", Text(q.Error))

@@ -111,7 +111,7 @@ func (s *Store) AdvanceForgotten(ctx context.Context, consumerID int, window, ma
 			return err
 		}
 		if at-passed > Micros(maxStep) {
-			return inbox.ErrClockJump
+			return &inbox.ClockJumpError{Since: time.UnixMicro(passed)}
 		}
 		if until := at - Micros(window); until > registered && (!holds.Valid || until > holds.Int64) {
 			holds = sql.NullInt64{Int64: until, Valid: true}
@@ -125,7 +125,7 @@ func (s *Store) AdvanceForgotten(ctx context.Context, consumerID int, window, ma
 	})
 	switch {
 	case errors.Is(err, inbox.ErrClockJump):
-		return Optional(holds), inbox.ErrClockJump
+		return Optional(holds), err
 	case err != nil:
 		return time.Time{}, fmt.Errorf("advance forgotten time: %w", &OwnError{err})
 	}

@@ -153,3 +153,62 @@ func (s *Store) removeUnclaimed(ctx context.Context, tx *sql.Tx, ids []int64, r 
 	}
 	return fault.Hit(ctx, fault.WithinDelete)
 }
+
+// CountRemovable implements [outbox.RemovableCounter]. Rows that change between its statements may be
+// counted or not.
+func (s *Store) CountRemovable(ctx context.Context, retention time.Duration, limit int) (outbox.RemovableCount, error) {
+	var c outbox.RemovableCount
+	if err := s.countRemovable(ctx, retention, limit, &c); err != nil {
+		return outbox.RemovableCount{}, fmt.Errorf("count removable rows: %w", err)
+	}
+	return c, nil
+}
+
+func (s *Store) countRemovable(ctx context.Context, retention time.Duration, limit int, c *outbox.RemovableCount) error {
+	before, err := s.c.Now(ctx, s.c.DB)
+	if err != nil {
+		return err
+	}
+	before -= Micros(retention)
+	old, err := s.oldReceipts(ctx, s.c.DB, 0, before, limit, &c.Capped)
+	if err != nil {
+		return err
+	}
+	receipts, named := namedBy(old)
+	c.Receipts = len(receipts)
+	for part := range slices.Chunk(named, maxListed) {
+		ids, err := s.c.IDs(ctx, s.c.DB, `SELECT e.id FROM {outbox_events} e WHERE e.id IN ? AND `+Delivered, part, before)
+		if err == nil {
+			err = s.countAttempts(ctx, ids, c)
+		}
+		if err != nil {
+			return err
+		}
+		c.Delivered += len(ids)
+	}
+	var parked []int64
+	err = s.c.Each(ctx, s.c.DB, func(rows *sql.Rows) error {
+		var id int64
+		var state outbox.State
+		err := rows.Scan(&id, &state)
+		parked = append(parked, id)
+		if state == outbox.Cancelled {
+			c.Cancelled++
+		}
+		return err
+	}, `SELECT p.id, p.state FROM {outbox_parked} p WHERE `+unclaimed+` ORDER BY p.discarded_at LIMIT ?`, Micros(retention), limit)
+	c.Discarded, c.Capped = len(parked)-c.Cancelled, c.Capped || len(parked) >= limit
+	for part := range slices.Chunk(parked, maxListed) {
+		if err == nil {
+			err = s.countAttempts(ctx, part, c)
+		}
+	}
+	return err
+}
+
+func (s *Store) countAttempts(ctx context.Context, events []int64, c *outbox.RemovableCount) error {
+	var n int
+	err := s.c.One(ctx, s.c.DB, []any{&n}, `SELECT COUNT(*) FROM {outbox_attempts} WHERE event_id IN ?`, events)
+	c.Attempts += n
+	return err
+}

@@ -123,6 +123,9 @@ func (s *eventSearch) conditions() *where {
 	if named := s.q.Named; named != "" {
 		w.add("(e.{event_key} = ? OR e.source = ? OR e.correlation_id = ?)", named, named, named)
 	}
+	if part := strings.ToLower(s.q.Part); part != "" {
+		w.add("(INSTR(LOWER(e.{event_key}), ?) > 0 OR INSTR(LOWER(e.source), ?) > 0 OR INSTR(LOWER(e.correlation_id), ?) > 0)", Text(part), Text(part), Text(part))
+	}
 	w.during("e.created_at", s.q.Since, s.q.Until)
 	if s.q.To != uuid.Nil {
 		w.add("e.dispatch_id >= ? AND e.dispatch_id <= ?", s.q.From[:], s.q.To[:])
