@@ -186,6 +186,20 @@ func (j *Janitor) RunOnce(ctx context.Context) (JanitorReport, error) {
 	return p.report, nil
 }
 
+// Count counts the rows that a pass would remove now, and removes none. It looks at no more than
+// about limit delivered events, and limit discarded and cancelled events. The error wraps
+// [errors.ErrUnsupported] if the store is no [outbox.RemovableCounter].
+func (j *Janitor) Count(ctx context.Context, limit int) (outbox.RemovableCount, error) {
+	store, can := j.store.(outbox.RemovableCounter)
+	switch {
+	case !can:
+		return outbox.RemovableCount{}, fmt.Errorf("count removable rows: %w: the store %T is no outbox.RemovableCounter", errors.ErrUnsupported, j.store)
+	case limit < 1:
+		return outbox.RemovableCount{}, fmt.Errorf("count removable rows: the limit %d is below 1", limit)
+	}
+	return store.CountRemovable(ctx, j.cfg.Retention, limit)
+}
+
 // Totals returns the counts of all passes of this janitor together. Took, LongestBatch and Done are
 // not set.
 func (j *Janitor) Totals() JanitorReport {

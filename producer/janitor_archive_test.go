@@ -69,6 +69,14 @@ func TestJanitorArchivesBeforeItRemoves(t *testing.T) {
 	}
 }
 
+func TestCountNeedsAStoreThatCounts(t *testing.T) {
+	t.Parallel()
+	f := &fakeRetention{delivered: 2}
+	if c, err := newJanitor(t, f, producer.JanitorConfig{}).Count(t.Context(), 1); !errors.Is(err, errors.ErrUnsupported) || c.Delivered != 0 || f.delivered != 2 {
+		t.Errorf("counted %+v, %v", c, err)
+	}
+}
+
 func TestJanitorRemovesNothingThatIsNotArchived(t *testing.T) {
 	t.Parallel()
 	f := &fakeArchive{fakeRetention: fakeRetention{delivered: 2}, sinkErr: errSink}
