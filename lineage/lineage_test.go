@@ -195,6 +195,34 @@ func TestSearchesDependOnGenerationsOnly(t *testing.T) {
 	}
 }
 
+func TestTreesAreReadTogether(t *testing.T) {
+	t.Parallel()
+	w, order, reserved := shop()
+	other := w.write(uuid.New(), "order.placed", outbox.DeliveredState)
+	w.handled(other, "stock/reserve", inbox.AppliedState)
+	w.write(idgen.Child("stock/reserve", other, 0), "stock.reserved", outbox.DeliveredState)
+	unknown := uuid.New()
+	trees, err := w.lineage(t, nil).Trees(t.Context(), order, unknown, other, reserved, order)
+	if err != nil || len(trees) != 5 {
+		t.Fatalf("%d trees, %v", len(trees), err)
+	}
+	for i, want := range []struct {
+		id       uuid.UUID
+		children int
+		messages int
+	}{{order, 1, 2}, {}, {other, 1, 1}, {reserved, 0, 1}, {order, 1, 2}} {
+		switch tree := trees[i]; {
+		case (tree == nil) != (want.id == uuid.Nil):
+			t.Errorf("tree %d is %+v", i, tree)
+		case tree != nil && (tree.Event.ID != want.id || len(tree.Children) != want.children || len(tree.Messages) != want.messages):
+			t.Errorf("tree %d has %d children and %d messages: %+v", i, len(tree.Children), len(tree.Messages), tree)
+		}
+	}
+	if w.searches != 1+2*2 { // as many as of the first
+		t.Errorf("%d searches", w.searches)
+	}
+}
+
 // TestTreeIsCutAtItsSize follows an event to which every event leads that is looked for. No event
 // leads to itself: that would take a dispatch ID that is computed from itself.
 func TestTreeIsCutAtItsSize(t *testing.T) {

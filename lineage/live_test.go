@@ -195,7 +195,7 @@ func (s *service) effects(t *testing.T, request string) (n int) {
 
 // TestAllEffectsAreThereWhenTheWaitEnds places orders, which are reserved, twice charged and
 // confirmed by three services whose processes and connections do not last, and looks at the effects
-// as soon as WaitDone returns.
+// as soon as WaitDone returns, and at the reservation as soon as WaitApplied returns.
 func TestAllEffectsAreThereWhenTheWaitEnds(t *testing.T) {
 	t.Parallel()
 	prefix := testenv.Name(t) + "."
@@ -231,6 +231,7 @@ func TestAllEffectsAreThereWhenTheWaitEnds(t *testing.T) {
 			for n := range 5 {
 				request := fmt.Sprintf("order %d of customer %d", n, customer)
 				id := place(t, out, request)
+				requests.Go(func() { stock.waitApplied(t, l, id, request) })
 				wait, end := context.WithTimeout(t.Context(), 3*time.Minute)
 				err := l.WaitDone(wait, id)
 				end()
@@ -245,6 +246,17 @@ func TestAllEffectsAreThereWhenTheWaitEnds(t *testing.T) {
 		})
 	}
 	requests.Wait()
+}
+
+// waitApplied waits until the service has applied the event of a request, which has one effect.
+func (s *service) waitApplied(t *testing.T, l *lineage.Lineage, id uuid.UUID, request string) {
+	wait, end := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer end()
+	if err := l.WaitApplied(wait, id, s.name+"/handle"); err != nil {
+		t.Errorf("%s: %v", request, err)
+	} else if n := s.effects(t, request); n != 1 {
+		t.Errorf("%s: applied with %d effects, want 1", request, n)
+	}
 }
 
 func place(t *testing.T, out *producer.Outbox[pgx.Tx], request string) (id uuid.UUID) {

@@ -58,12 +58,33 @@ type Message struct {
 // Tree reads an event, its messages at consumers, and all its descendants. Tree reads each outbox and
 // each inbox once for each generation. The error wraps [ErrUnknown] if no outbox has the event.
 func (l *Lineage) Tree(ctx context.Context, id uuid.UUID) (*Node, error) {
-	root, err := l.root(ctx, id)
+	trees, err := l.Trees(ctx, id)
 	if err != nil {
 		return nil, err
 	}
-	total := 1
-	level := []*Node{root}
+	if trees[0] == nil {
+		return nil, unknown(id)
+	}
+	return trees[0], nil
+}
+
+// Trees reads the trees of several events, in the order of ids, together: it reads each outbox and each
+// inbox once for each generation. A tree is nil if no outbox has its event. Config.MaxEvents is the most
+// events of all trees.
+func (l *Lineage) Trees(ctx context.Context, ids ...uuid.UUID) ([]*Node, error) {
+	roots, err := l.events(ctx, ids)
+	if err != nil {
+		return nil, err
+	}
+	trees := make([]*Node, len(ids))
+	var level []*Node
+	for i, id := range ids {
+		trees[i] = roots[id]
+		if trees[i] != nil && slices.Index(ids, id) == i {
+			level = append(level, trees[i])
+		}
+	}
+	total := len(level)
 	for depth := 0; len(level) > 0; depth++ {
 		if err := l.readMessages(ctx, level); err != nil {
 			return nil, err
@@ -77,21 +98,19 @@ func (l *Lineage) Tree(ctx context.Context, id uuid.UUID) (*Node, error) {
 		}
 		total += len(level)
 	}
-	return root, nil
+	return trees, nil
 }
 
 // root reads the event of an ID.
 func (l *Lineage) root(ctx context.Context, id uuid.UUID) (*Node, error) {
 	found, err := l.events(ctx, []uuid.UUID{id})
-	if err != nil {
-		return nil, err
+	if err == nil && found[id] == nil {
+		err = unknown(id)
 	}
-	node := found[id]
-	if node == nil {
-		return nil, fmt.Errorf("event %s: %w", id, ErrUnknown)
-	}
-	return node, nil
+	return found[id], err
 }
+
+func unknown(id uuid.UUID) error { return fmt.Errorf("event %s: %w", id, ErrUnknown) }
 
 // cut marks nodes that may have children.
 func cut(level []*Node) {

@@ -97,7 +97,7 @@ const (
 // correlation ID.
 func (b *branching) roots(ctx context.Context) (roots []uuid.UUID, more bool, err error) {
 	x := &explainer{databases: b.databases, most: mostOfTrees}
-	ids, err := x.named(ctx, b.asked[0])
+	ids, _, err := x.named(ctx, b.asked[0])
 	if err != nil {
 		return nil, false, fmt.Errorf("%s: %w", b.asked[0], err)
 	}
@@ -229,19 +229,20 @@ func (x *explainer) caused(ctx context.Context, all []sight) error {
 	if err != nil {
 		return err
 	}
+	var handled []*sight
+	var ids []uuid.UUID
 	for i := range all {
-		one := &all[i]
-		if len(one.Events) == 0 || len(one.Inbox) == 0 {
-			continue
-		}
-		switch root, err := l.Tree(ctx, one.ID); {
-		case err == nil:
-			one.Caused = len(root.Children)
-		case !errors.Is(err, lineage.ErrUnknown): // the event was removed meanwhile
-			return err
+		if one := &all[i]; len(one.Events) > 0 && len(one.Inbox) > 0 {
+			handled, ids = append(handled, one), append(ids, one.ID)
 		}
 	}
-	return nil
+	trees, err := l.Trees(ctx, ids...)
+	for i, tree := range trees {
+		if tree != nil { // the event was not removed meanwhile
+			handled[i].Caused = len(tree.Children)
+		}
+	}
+	return err
 }
 
 // lineage returns a lineage that follows events through all databases.

@@ -3,15 +3,19 @@ package chain
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/lineage"
 	"github.com/boxpair/boxpair/producer"
 	"github.com/boxpair/boxpair/producer/relay"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 func TestRelayThatIsKilledIsTakenOverWithinAFewLeaseTimes(t *testing.T) {
@@ -115,5 +119,67 @@ func TestConsumerThatIsKilledLeavesOneEffect(t *testing.T) {
 				t.Errorf("counters: %+v", c)
 			}
 		})
+	}
+}
+
+// looks counts the looks of a wait into an inbox.
+type looks struct {
+	lineage.Messages
+	n atomic.Int64
+}
+
+func (l *looks) SearchMessages(ctx context.Context, q inbox.Query) (inbox.Results, error) {
+	defer l.n.Add(1)
+	return l.Messages.SearchMessages(ctx, q)
+}
+
+// TestWaitForAKilledConsumerEndsWithItsCommit kills two processes of the consumer between the effect
+// and its commit. The third one stands still after the commit, before it acknowledges the message.
+func TestWaitForAKilledConsumerEndsWithItsCommit(t *testing.T) {
+	t.Parallel()
+	orders, _ := newPostgres(t)
+	stock, url := newPostgres(t)
+	topic := newTopic(t, "stock")
+	outbox := outboxOf(t, orders)
+	startRelay(t, outbox, newPublisher(t), relay.Config{})
+	in, err := consumer.New(stock.store, consumer.Config{Service: "stock"})
+	ok(t, err)
+	seen := &looks{Messages: in}
+	follow, err := lineage.New(lineage.Config{
+		Outboxes:    []lineage.Outbox{{Name: "orders", Events: outbox}},
+		Inboxes:     []lineage.Inbox{{Name: "stock", Messages: seen}},
+		Consumers:   map[string][]string{"stock/apply": {topic}},
+		MaxInterval: 10 * time.Millisecond,
+	})
+	ok(t, err)
+	var placed []uuid.UUID
+	ok(t, outbox.Transact(t.Context(), func(ctx context.Context, w *producer.Writer[pgx.Tx]) (err error) {
+		placed, err = w.Write(ctx, numbered(topic, "order", 1))
+		return err
+	}))
+
+	ctx, stop := context.WithTimeout(t.Context(), 4*patience)
+	defer stop()
+	ended := make(chan error, 1)
+	go func() { ended <- follow.WaitApplied(ctx, placed[0]) }()
+	open := func(when string) {
+		t.Helper()
+		before := seen.n.Load() // the second look from here begins after it
+		eventually(t, "two looks", func() bool { return seen.n.Load() >= before+2 || len(ended) > 0 })
+		if len(ended) > 0 {
+			t.Fatalf("the wait ended %s: %v", when, <-ended)
+		}
+	}
+	for range 2 {
+		p := startChild(t, child{Role: "consumer", Database: url, Topic: topic, Point: "effects"})
+		p.waits("at effects", 1)
+		open("before the commit")
+		p.kill()
+		open("with the process")
+	}
+	startChild(t, child{Role: "consumer", Database: url, Topic: topic, Point: "committed"})
+	ok(t, <-ended)
+	if n := stock.number(`SELECT count(*) FROM effects`); n != 1 {
+		t.Errorf("the wait ended with %d effects", n)
 	}
 }
