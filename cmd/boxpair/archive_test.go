@@ -50,6 +50,34 @@ func TestJanitorArchivesWhatItRemoves(t *testing.T) {
 	}
 }
 
+func TestDryRunOfAJanitorCountsAndRemovesNothing(t *testing.T) {
+	t.Parallel()
+	url, dir := delivered(t), t.TempDir()
+	dry := func(args, want string) {
+		t.Helper()
+		status, out, errs := call(t, nil, append([]string{"janitor", "--outbox", url, "--dry-run", "--archive", dir}, strings.Fields(args)...)...)
+		if out = strings.ReplaceAll(out, "\n  ", " "); status != exitOK || errs != "" || !strings.HasSuffix(out, want+"\n") {
+			t.Errorf("%s: %d, %q, %q, want %q", args, status, out, errs, want)
+		}
+	}
+	const others = "0 discarded and 0 cancelled events, 0 attempts and "
+	dry("", ": a pass with --retention 7d would remove 0 delivered, "+others+"0 receipts; nothing was removed")
+	for range 2 {
+		dry("--retention 30m", ": a pass with --retention 30m would remove 1 delivered, "+others+"1 receipts; nothing was removed")
+	}
+	dry("--retention 30m --limit 1 --once", " would remove at least 1 delivered, "+others+"1 receipts; nothing was removed")
+	dry("--retention 30m --outbox "+url, " would remove 1 delivered, "+others+"1 receipts; nothing was removed") // of several
+	dry("--retention 30m -o json", `{"removable":[{"attempts":0,"cancelled":0,"capped":false,"database":"`+url+`","delivered":1,"discarded":0,"receipts":1,"retention_seconds":1800}]}`)
+	if list := readArchive(t, dir); len(list) > 0 {
+		t.Errorf("archived are %+v", list)
+	}
+	status, out, errs := call(t, nil, "janitor", "--once", "--outbox", url, "--retention", "30m")
+	if status != exitOK || !strings.Contains(out, ": 1 events, 0 attempts and 1 receipts were removed\n") {
+		t.Errorf("pass: %d, %q, %q", status, out, errs)
+	}
+	dry("--retention 30m", " would remove 0 delivered, "+others+"0 receipts; nothing was removed")
+}
+
 func TestJanitorOfARelayArchivesWhatItRemoves(t *testing.T) {
 	t.Parallel()
 	url, dir := delivered(t), t.TempDir()

@@ -54,8 +54,11 @@ func (d *display) define(s *settings) {
 
 // colored tells whether p's output has colors.
 func (d *display) colored(p *process) bool {
-	return d.color == "always" || d.color == "auto" && p.width > 0 && p.getenv("NO_COLOR") == "" && p.getenv("TERM") != "dumb"
+	return d.color == "always" || d.color == "auto" && p.getenv("NO_COLOR") == "" && p.escapes()
 }
+
+// escapes tells whether p's output is a terminal that knows escape sequences.
+func (p *process) escapes() bool { return p.width > 0 && p.getenv("TERM") != "dumb" }
 
 // narrowWidth is the width of output that is no terminal's.
 const narrowWidth = 80
@@ -199,18 +202,22 @@ func (g *grid) widths(shown []int) []int {
 // cut shortens a text to a width, with an ellipsis.
 func cut(s string, width int) string { return text.Snip(s, width, "…") }
 
-// paint colors the name of a state.
+// paint colors the name of a state. Color.Sprint would leave the name as it is under NO_COLOR, even
+// with --color always.
 func paint(value any) string {
 	name := fmt.Sprint(value)
+	var c text.Color
 	switch first, _, _ := strings.Cut(name, " "); first {
 	case "dead", "unhealthy", "altered", "too_old", "uncertain", "refusing", "loses":
-		return text.FgRed.Sprint(name)
+		c = text.FgRed
 	case "retrying", "following", "degraded", "unavailable", "paused", "stalls":
-		return text.FgYellow.Sprint(name)
+		c = text.FgYellow
 	case "healthy", "delivered", "applied", "done", "working":
-		return text.FgGreen.Sprint(name)
+		c = text.FgGreen
+	default:
+		return name
 	}
-	return name
+	return c.EscapeSeq() + name + text.EscapeReset
 }
 
 // when prints a time: with --wide as a date, otherwise as an age.
@@ -227,9 +234,10 @@ func (d *display) when(t time.Time) string {
 	return short(time.Since(t))
 }
 
+const day = 24 * time.Hour
+
 // short prints a duration in one unit, or two where one is coarse: 12s, 3m, 2h5m, 4d.
 func short(d time.Duration) string {
-	const day = 24 * time.Hour
 	switch {
 	case d < time.Second:
 		return fmt.Sprintf("%dms", d.Milliseconds())

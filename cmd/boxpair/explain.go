@@ -27,7 +27,15 @@ type sight struct {
 
 	// earlier and later are delivered events of the topic around the event; their consumers get the topic.
 	earlier, later []uuid.UUID
+	// heads are the events and messages of its key that the event waits for. stuck tells that something
+	// of it waits for another reason.
+	heads []uuid.UUID
+	stuck bool
+	name  string // the key, source or correlation ID by which an operator has asked, or ""
 }
+
+// follows tells whether the event only waits for others of its key.
+func (s *sight) follows() bool { return len(s.heads) > 0 && !s.stuck }
 
 // seenEvent is an event of an outbox.
 type seenEvent struct {
@@ -156,7 +164,10 @@ func (x *explainer) look(ctx context.Context, ids []uuid.UUID) ([]sight, error) 
 		}
 		return x.events(ctx, s, ids, at)
 	})
-	return all, err
+	if err != nil || x.details {
+		return all, err
+	}
+	return all, x.missing(ctx, all)
 }
 
 // events adds the events of an outbox.
@@ -186,14 +197,31 @@ func (x *explainer) events(ctx context.Context, s *operators, ids []uuid.UUID, a
 			}
 		}
 		one.Events = append(one.Events, seen)
-		one.Done = one.Done && (e.State == outbox.DeliveredState || e.State == outbox.Discarded || e.State == outbox.Cancelled)
-		heal, err := x.healEvent(ctx, s, e, pauses)
+		head, err := s.head(ctx, e)
+		if err != nil {
+			return err
+		}
+		one.noteState(e.State == outbox.DeliveredState || e.State == outbox.Discarded || e.State == outbox.Cancelled, e.ID, head.ID)
+		heal, err := x.healEvent(ctx, s, head, pauses)
 		if err != nil {
 			return err
 		}
 		one.Heal = append(one.Heal, heal...)
 	}
 	return nil
+}
+
+// noteState notes that an event or message is done, or which one of its key lets it wait.
+func (s *sight) noteState(done bool, id, head uuid.UUID) {
+	switch {
+	case done:
+		return
+	case head == id || head == uuid.Nil:
+		s.stuck = true
+	default:
+		s.heads = append(s.heads, head)
+	}
+	s.Done = false
 }
 
 func (x *explainer) seen(s *operators, e *outbox.Found) seenEvent {
@@ -271,13 +299,8 @@ func (x *explainer) messages(ctx context.Context, s *operators, ids []uuid.UUID,
 			}
 		}
 		one.Inbox = append(one.Inbox, seen)
-		one.Done = one.Done && (m.State == inbox.AppliedState || m.State == inbox.Discarded)
-		one.Heal = append(one.Heal, x.healMessage(s, m, pauses, one.copies())...)
-	}
-	for _, one := range at {
-		if err := x.missing(ctx, s, one); err != nil {
-			return err
-		}
+		one.noteState(m.State == inbox.AppliedState || m.State == inbox.Discarded, m.ID, m.WaitsFor)
+		one.Heal = append(one.Heal, x.healMessage(s, m, pauses, running, one.copies())...)
 	}
 	return nil
 }

@@ -125,7 +125,7 @@ func explainCopies(say func(about, format string, args ...any), one *sight) {
 		}
 	}
 	for i := range one.Inbox {
-		if c := one.Inbox[i].Suppressed; c != nil {
+		if c := one.Inbox[i].Suppressed; c != nil && c.Copies > 0 {
 			processes := "1 process"
 			if c.Processes != 1 {
 				processes = fmt.Sprintf("%d processes", c.Processes)

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -19,19 +21,23 @@ import (
 // mostSteps bounds how far a chain of waiting events is followed.
 const mostSteps = 10
 
-// healEvent returns the commands that let an event go on, or the event for which the event waits, if
-// there is one.
-func (x *explainer) healEvent(ctx context.Context, s *operators, e *outbox.Found, pauses []control.Pause) ([]string, error) {
+// head returns the event of e's key for which e waits, or e.
+func (s *operators) head(ctx context.Context, e *outbox.Found) (*outbox.Found, error) {
 	for range mostSteps {
 		if e.WaitsFor == 0 {
 			break
 		}
 		found, err := s.events.Search(ctx, outbox.Query{Seqs: []int64{e.WaitsFor}, Limit: 1})
 		if err != nil || len(found.Events) == 0 {
-			return nil, err
+			return e, err
 		}
 		e = &found.Events[0]
 	}
+	return e, nil
+}
+
+// healEvent returns the commands that let an event go on that waits for no other.
+func (x *explainer) healEvent(ctx context.Context, s *operators, e *outbox.Found, pauses []control.Pause) ([]string, error) {
 	for i := range pauses {
 		p := &pauses[i]
 		if p.Kind == control.Topic && topics.Match(p.Name, e.Topic) && e.State != outbox.DeliveredState {
@@ -51,6 +57,9 @@ func (x *explainer) healEvent(ctx context.Context, s *operators, e *outbox.Found
 		}
 		return []string{fmt.Sprintf("boxpair dead redrive %s --state retrying%s -m 'the cause is mended'   # at once, not %s", id, flag, x.due(e.NextAttemptAt))}, nil
 	case outbox.Discarded:
+		if copied, is := editedCopy(e.Reason); is {
+			return []string{fmt.Sprintf("boxpair why %s%s   # the edited copy takes its place", copied, flag)}, nil
+		}
 		return []string{fmt.Sprintf("boxpair dead redrive %s --state discarded%s -m 'needed after all'", id, flag)}, nil
 	case outbox.DeferredState:
 		return []string{fmt.Sprintf("boxpair deferred move %s --at 0s%s   # at once, not %s", id, flag, x.due(e.NextAttemptAt))}, nil
@@ -83,11 +92,7 @@ func (x *explainer) healRoute(ctx context.Context, s *operators, e *outbox.Found
 		}
 		switch {
 		case r.State == outbox.RouteRefusing && strings.Contains(r.LastError, "ACCESS_REFUSED"):
-			return []string{
-				"# the broker's user that the relay connects as may not write there; the relay goes on by itself when it may",
-				"rabbitmqctl list_permissions -p VHOST",
-				"rabbitmqctl set_permissions -p VHOST USER CONFIGURE WRITE READ   # patterns; WRITE has to match the exchange",
-			}, nil
+			return healAccess(r.LastError), nil
 		case r.State == outbox.RouteRefusing && !strings.Contains(r.LastError, "NO_ROUTE"):
 			return []string{x.doctor(true) + "   # the broker refuses the event: is a queue full, does a policy limit it?"}, nil
 		case r.State == outbox.RouteRefusing:
@@ -102,6 +107,22 @@ func (x *explainer) healRoute(ctx context.Context, s *operators, e *outbox.Found
 		return []string{x.doctor(false) + "   # does a session block the relay, or a transaction its reading?"}, nil
 	}
 	return nil, err
+}
+
+// refusedAccess finds what RabbitMQ refuses to whom.
+var refusedAccess = regexp.MustCompile(`access to (\w+ '[^']*') in vhost '([^']*)' refused for user '([^']*)'`)
+
+// healAccess returns the commands that give the relay's user the rights that an error says are missing.
+func healAccess(text string) []string {
+	what, vhost, user := "the exchange", "VHOST", "USER"
+	if m := refusedAccess.FindStringSubmatch(text); m != nil {
+		what, vhost, user = plain(m[1]), quoted(m[2]), quoted(m[3])
+	}
+	return []string{
+		"# the relay's user may not write there; the relay goes on by itself when it may",
+		"rabbitmqctl list_permissions -p " + vhost + "   # the patterns in force",
+		fmt.Sprintf("rabbitmqctl set_permissions -p %s %s CONFIGURE WRITE READ   # replaces all three patterns; WRITE has to match %s too", vhost, user, what),
+	}
 }
 
 // slow is the age from which on a pending event is held up: a relay with a route to the broker sends
@@ -145,8 +166,29 @@ func (x *explainer) management() string {
 	return " --management URL --vhost " + vhost
 }
 
-// healMessage returns the commands that let a message go on. A broker has confirmed it that many times.
-func (x *explainer) healMessage(s *operators, m *inbox.Found, pauses []control.Pause, copies int) []string {
+// editedAs begins the reason of a message that an operator has edited, before the ID of the copy.
+const editedAs = "edited as "
+
+// editedCopy returns the copy of a message that was edited.
+func editedCopy(reason string) (id uuid.UUID, is bool) {
+	text, is := strings.CutPrefix(reason, editedAs)
+	if !is {
+		return uuid.Nil, false
+	}
+	text, _, _ = strings.Cut(text, ":")
+	id, err := uuid.Parse(text)
+	return id, err == nil
+}
+
+// ranOut tells whether the error of an attempt says that time ran out: the content of the message is
+// hardly to blame.
+func ranOut(text string) bool {
+	return strings.Contains(text, "deadline exceeded") || strings.Contains(text, "lock timeout") || strings.Contains(text, "canceling statement")
+}
+
+// healMessage returns the commands that let a message go on. running are the handlers of all processes.
+// A broker has confirmed the message copies times.
+func (x *explainer) healMessage(s *operators, m *inbox.Found, pauses []control.Pause, running []inbox.RunningHandler, copies int) []string {
 	if m.State == inbox.AppliedState {
 		return nil
 	}
@@ -174,7 +216,7 @@ func (x *explainer) healMessage(s *operators, m *inbox.Found, pauses []control.P
 	}
 	redrive := fmt.Sprintf("boxpair dead redrive %s%s -m 'the cause is mended'", id, flag)
 	discard := fmt.Sprintf("boxpair dead discard %s%s -m 'nobody needs it'", id, flag)
-	edit := fmt.Sprintf("boxpair dead edit %s --payload-file FILE%s -m 'quantity was no number'   # if its content can never be handled", id, flag)
+	edit := fmt.Sprintf("boxpair dead edit %s --payload-file FILE%s -m 'what was wrong'   # if its content can never be handled", id, flag)
 	switch m.State {
 	case inbox.Dead:
 		return []string{redrive, edit, discard}
@@ -186,18 +228,29 @@ func (x *explainer) healMessage(s *operators, m *inbox.Found, pauses []control.P
 				redrive + "   # only if its effect is missing: the consumer no longer remembers",
 			}
 		}
-		return []string{look, redrive + "   # only if it was not applied before: the consumer no longer remembers", discard}
+		once := ""
+		if copies == 1 {
+			once = "; it was sent once, so probably not"
+		}
+		return []string{look, redrive + "   # only if it was not applied before: the consumer no longer remembers" + once, discard}
 	case inbox.AlteredState:
 		return []string{discard, strings.Replace(redrive, " -m", " --force -m", 1) + "   # if its other content is right"}
 	case inbox.Retrying:
-		if m.NextAttemptAt.Before(time.Now()) {
+		runs := slices.ContainsFunc(running, func(h inbox.RunningHandler) bool { return h.Consumer == m.Consumer })
+		again := fmt.Sprintf("boxpair dead redrive %s --state retrying%s -m 'the cause is mended'   # at once, not %s", id, flag, x.due(m.NextAttemptAt))
+		switch due := m.NextAttemptAt.Before(time.Now()); {
+		case due && !runs:
 			return []string{"# no process of " + plain(m.Consumer) + " takes it up: start the consumer"}
+		case due:
+			return []string{x.doctor(false) + "   # its handler is at work: does a session block it?"}
+		case ranOut(m.LastError):
+			return []string{x.doctor(false) + "   # its handler ran out of time: does a session block it?", again}
 		}
-		return []string{
-			fmt.Sprintf("boxpair dead redrive %s --state retrying%s -m 'the cause is mended'   # at once, not %s", id, flag, x.due(m.NextAttemptAt)),
-			edit, discard,
-		}
+		return []string{again, edit, discard}
 	case inbox.Discarded:
+		if copied, is := editedCopy(m.Reason); is {
+			return []string{fmt.Sprintf("boxpair why %s%s   # the edited copy takes its place", copied, x.flag(s))}
+		}
 		return []string{fmt.Sprintf("boxpair dead redrive %s --state discarded%s -m 'needed after all'", id, flag)}
 	}
 	return nil

@@ -103,7 +103,7 @@ func TestWhySaysWhatAnEventWaitsForAndHowToHealIt(t *testing.T) {
 	r.says(exitFound, "why "+whole, "dead        its attempts are used up", "boxpair dead redrive "+whole+" --outbox", "boxpair dead discard "+whole+" --outbox")
 
 	r.exec(`DELETE FROM boxpair.outbox_queue WHERE id = 2`, `INSERT INTO boxpair.outbox_receipts (relay, event_ids) VALUES ('relay-1', '{2}')`)
-	r.says(exitOK, "why "+id(2).String(), "delivered   the broker confirmed it", "no consumer of the given databases has it yet")
+	r.says(exitOK, "why "+id(2).String(), "delivered   the broker confirmed it", ", to relay relay-1\n", "no consumer of the given databases has it yet")
 
 	r.exec(`INSERT INTO boxpair.inbox_consumers (name, window_size) VALUES ('stock/reserve', '14 days'), ('mail/send', '14 days')`,
 		`INSERT INTO boxpair.inbox (consumer, dispatch_id, stamp, applied_at) VALUES (1, '`+id(2).String()+`', now(), now())`,
@@ -358,6 +358,12 @@ func TestDrainSendsWhatWaitsAndEnds(t *testing.T) {
 	drained(exitOK, "--drop-unroutable #", "3 delivered, 0 attempts failed, 0 dead, 0 left")
 	drained(exitOK, "--drop-unroutable #", "0 delivered, 0 attempts failed, 0 dead, 0 left")
 	await(t, func() error { // the retention has to pass
+		if _, out, _ := call(t, nil, "janitor", "--dry-run", "--retention", "1s", "--outbox", r.url); !strings.Contains(out, " 3 delivered,") {
+			return fmt.Errorf("%q", out)
+		}
+		return nil
+	})
+	await(t, func() error {
 		status, out, errs := call(t, nil, "janitor", "--once", "--retention", "1s", "--outbox", r.url)
 		if status != exitOK || !strings.Contains(out, " events, ") {
 			t.Errorf("%d, %q, %q", status, out, errs)

@@ -30,6 +30,7 @@ type process struct {
 	environ        func() []string // like os.Environ; nil: unknown variables are not looked for
 	home           string          // the directory of the default configuration file; "" for none
 	width          int             // of the terminal that stdout is, or 0
+	measure        func() int      // reads width again, for output that outlives a change of it; may be nil
 	asks           bool            // stdin and stderr are terminals, so an operator can confirm
 }
 
@@ -71,16 +72,20 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	p := &process{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv, environ: os.Environ}
 	p.home, _ = os.UserConfigDir() // "" without a home directory
-	if width, _, err := term.GetSize(int(os.Stdout.Fd())); err == nil {
-		p.width = width
-	}
-	if p.width == 0 && term.IsTerminal(int(os.Stdout.Fd())) {
-		p.width = narrowWidth // a terminal that does not tell
-	}
+	p.width, p.measure = terminalWidth(), terminalWidth
 	p.asks = term.IsTerminal(int(os.Stdin.Fd())) && term.IsTerminal(int(os.Stderr.Fd()))
 	status := run(ctx, p, os.Args[1:])
 	stop()
 	os.Exit(status)
+}
+
+// terminalWidth is the width of the terminal that the standard output is, or 0.
+func terminalWidth() int {
+	width, _, err := term.GetSize(int(os.Stdout.Fd()))
+	if (err != nil || width == 0) && term.IsTerminal(int(os.Stdout.Fd())) {
+		return narrowWidth // a terminal that does not tell
+	}
+	return width
 }
 
 // run runs a command line and returns the exit status.

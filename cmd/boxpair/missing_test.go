@@ -1,8 +1,12 @@
 package main
 
 import (
+	"context"
+	"slices"
 	"strings"
 	"testing"
+
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // A message that waits at the broker, or whose handler hangs, is in no inbox.
@@ -50,6 +54,25 @@ func TestConsumerThatHasLaterEventsHasLostOne(t *testing.T) {
 	r.says(exitFound, "why "+ids[2], "it has earlier events of the topic: the message is at the broker") // handlers that run at once overtake each other
 }
 
+// TestEventTakenByTheConsumerOfAnotherDatabaseIsExplained, in whatever order the databases are given.
+func TestEventTakenByTheConsumerOfAnotherDatabaseIsExplained(t *testing.T) {
+	t.Parallel()
+	stock, mail := newRig(t, 3), newRig(t, 0)
+	consumer := `INSERT INTO boxpair.inbox_consumers (name, window_size) VALUES ('`
+	applied := `INSERT INTO boxpair.inbox (consumer, dispatch_id, stamp, applied_at) VALUES (1, '`
+	stock.exec(`DELETE FROM boxpair.outbox_queue`,
+		`INSERT INTO boxpair.outbox_receipts (relay, event_ids, delivered_at) SELECT 'relay-1', ARRAY[n], now() - (4 - n) * interval '1 minute' FROM generate_series(1, 3) n`,
+		consumer+`stock/reserve', '14 days')`, applied+id(1).String()+`', now(), now())`, applied+id(3).String()+`', now(), now())`)
+	mail.exec(consumer+`mail/send', '14 days')`, applied+id(2).String()+`', now(), now())`)
+	for _, inboxes := range [][]string{{stock.url, mail.url}, {mail.url, stock.url}} {
+		status, out, errs := call(t, nil, "why", id(2).String(), "--outbox", stock.url, "--inbox", inboxes[0], "--inbox", inboxes[1])
+		if status != exitFound || !strings.Contains(out, "do stock/reserve and mail/send read one queue?") {
+			t.Errorf("%d, %s%s", status, out, errs)
+		}
+	}
+	stock.says(exitFound, "why "+id(2).String(), "# does another service read its queue, or does a session block its handler?")
+}
+
 func TestEventThatARelayDoesNotRecordIsExplained(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, 1)
@@ -72,13 +95,47 @@ func TestHealOfARouteFitsItsError(t *testing.T) {
 	r := newRig(t, 1)
 	r.exec(relayOwns, `INSERT INTO boxpair.outbox_routes (relay, topic, route, state, since, last_error) VALUES ('relay-1', 'order.placed', 'shop: order', 'refusing', now(), '')`)
 	for text, want := range map[string]string{
-		"Exception (403) Reason: ACCESS_REFUSED": "\n    rabbitmqctl list_permissions -p VHOST\n",
+		"Exception (403) Reason: ACCESS_REFUSED": "\n    rabbitmqctl list_permissions -p VHOST   # the patterns in force\n",
 		"nack":                                   "\n    boxpair doctor --management URL --vhost VHOST --outbox ",
 		"312 NO_ROUTE":                           "\n    boxpair declare --topic order.placed ",
 	} {
 		r.exec(`UPDATE boxpair.outbox_routes SET last_error = '` + text + `'`)
 		if out := r.says(exitFound, "why "+id(1).String(), want); strings.Contains(out, "declare") != strings.Contains(text, "NO_ROUTE") {
 			t.Errorf("%s: %s", text, out)
+		}
+	}
+}
+
+// searched answers searches with what they find within so many events, and counts them.
+type searched struct {
+	outbox.Searcher
+
+	within map[int]outbox.Results // by outbox.Query.Scan
+	scans  []int
+}
+
+func (s *searched) Search(_ context.Context, q outbox.Query) (outbox.Results, error) {
+	s.scans = append(s.scans, q.Scan)
+	return s.within[q.Scan], nil
+}
+
+// TestNeighboursAreSearchedNearbyFirst: a search through all that may be looked at takes longer.
+func TestNeighboursAreSearchedNearbyFirst(t *testing.T) {
+	t.Parallel()
+	few, many := make([]outbox.Found, mostNeighbours-1), make([]outbox.Found, mostNeighbours)
+	for name, c := range map[string]struct {
+		near  outbox.Results
+		found int
+		scans []int
+	}{
+		"enough nearby":             {outbox.Results{Events: many, Before: 7}, mostNeighbours, []int{nearby}},
+		"few nearby":                {outbox.Results{Events: few, Before: 7}, mostNeighbours, []int{nearby, 0}},
+		"few, and the beginning is": {outbox.Results{Events: few}, mostNeighbours - 1, []int{nearby}},
+	} {
+		events := &searched{within: map[int]outbox.Results{nearby: c.near, 0: {Events: many, Before: 5}}}
+		found, err := deliveredBefore(t.Context(), &operators{events: events}, "order.placed", 9)
+		if err != nil || len(found) != c.found || !slices.Equal(events.scans, c.scans) {
+			t.Errorf("%s: found %d events, %v, by %v", name, len(found), err, events.scans)
 		}
 	}
 }

@@ -38,6 +38,7 @@ func TestMySQLIsOperatedToo(t *testing.T) {
 		{"pause --topic order.# -m x --outbox", exitOK, "topic order.# is paused"},
 		{"resume --topic order.# --outbox", exitOK, "is resumed"},
 		{"janitor --once --outbox", exitOK, "0 events"},
+		{"janitor --dry-run --outbox", exitOK, ": a pass with --retention 7d"},
 	} {
 		status, out, errs := call(t, nil, append(strings.Fields(c.args), url)...)
 		if status != c.status || !strings.Contains(out, c.want) {

@@ -4,34 +4,28 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/google/uuid"
 
 	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/store/outbox"
-	"github.com/boxpair/boxpair/transport"
 )
 
 // errNothing is returned if no database knows the requested event.
 var errNothing = errors.New("no given database knows an event or message by this ID, key, source or correlation ID")
 
-const (
-	// mostNamed is how many events or messages a key, source or correlation ID names at most, but for tree.
-	mostNamed = 10
-	// mostParked is how many parked messages are searched for a source or correlation ID, the oldest first.
-	mostParked = 20_000
-)
+// mostNamed is how many events or messages a key, source or correlation ID names at most, but for tree.
+const mostNamed = 10
 
 // named returns the dispatch IDs that text names: an ID, its first digits, or a key, source or correlation
-// ID of the latest events, or of parked messages.
-func (x *explainer) named(ctx context.Context, text string) ([]uuid.UUID, error) {
+// ID of the latest events, or of the latest parked messages. byID tells that text is an ID. A key may look like one.
+func (x *explainer) named(ctx context.Context, text string) (ids []uuid.UUID, byID bool, err error) {
 	r, err := parseID(text)
-	isID := err == nil
-	if isID && r.whole() {
-		return []uuid.UUID{r.from}, nil
-	}
+	isID := err == nil && r.to != uuid.Nil
 	most := cmp.Or(x.most, mostNamed)
 	var searches []func(s *operators) ([]uuid.UUID, error)
 	if isID {
@@ -39,25 +33,21 @@ func (x *explainer) named(ctx context.Context, text string) ([]uuid.UUID, error)
 	}
 	searches = append(searches, func(s *operators) ([]uuid.UUID, error) {
 		if s.isInbox {
-			return s.messagesOf(ctx, inbox.Query{Key: text, States: waitingMessages, Limit: most})
+			return s.messagesOf(ctx, inbox.Query{Named: text, Key: text, States: waitingMessages, Limit: most})
 		}
 		return s.eventsOf(ctx, outbox.Query{Key: text, States: waitingEvents, Limit: most})
 	}, func(s *operators) ([]uuid.UUID, error) {
 		if s.isInbox {
-			return s.messagesOf(ctx, inbox.Query{Key: text, Limit: most})
+			return s.messagesOf(ctx, inbox.Query{Named: text, Limit: most})
 		}
 		return s.eventsOf(ctx, outbox.Query{Named: text, Limit: most})
 	}, func(s *operators) ([]uuid.UUID, error) {
-		if s.isInbox {
-			return s.parkedAs(ctx, text, most)
-		}
-		if n, err := strconv.ParseInt(text, 10, 64); err == nil && n > 0 {
+		if n, err := strconv.ParseInt(text, 10, 64); err == nil && n > 0 && !s.isInbox {
 			return s.eventsOf(ctx, outbox.Query{Seqs: []int64{n}, Limit: 1})
 		}
 		return nil, nil
 	})
-	for _, search := range searches { // the first search with results, in any database, counts
-		var ids []uuid.UUID
+	for i, search := range searches { // the first search with results, in any database, counts
 		known := make(map[uuid.UUID]bool)
 		err := x.each(ctx, true, func(s *operators) error {
 			found, err := search(s)
@@ -69,10 +59,44 @@ func (x *explainer) named(ctx context.Context, text string) ([]uuid.UUID, error)
 			return err
 		})
 		if err != nil || len(ids) > 0 {
-			return ids, err
+			return ids, isID && i == 0, err
 		}
 	}
-	return nil, errNothing
+	like, err := x.like(ctx, text)
+	if err != nil {
+		return nil, false, err
+	}
+	return nil, false, fmt.Errorf("%w%s", errNothing, like)
+}
+
+// mostLike is how many of the latest events of an outbox are searched for a name that is spelt alike.
+const mostLike = 1000
+
+// like suggests keys, sources and correlation IDs, with a leading semicolon: names that contain text, or
+// else those of the latest events that are most like it. It returns "" if there are none.
+func (x *explainer) like(ctx context.Context, text string) (string, error) {
+	for _, q := range []outbox.Query{{Part: text, Limit: mostNamed}, {Limit: mostLike}} {
+		var names []string
+		err := x.each(ctx, true, func(s *operators) error {
+			if s.isInbox {
+				return nil
+			}
+			found, err := s.events.Search(ctx, q)
+			for i := range found.Events {
+				e := &found.Events[i]
+				for _, name := range []string{e.Key, e.Source, e.CorrelationID} {
+					if name != "" && strings.Contains(strings.ToLower(name), strings.ToLower(q.Part)) {
+						names = append(names, name)
+					}
+				}
+			}
+			return err
+		})
+		if like := nearest(text, names); like != "" || err != nil {
+			return plain(like), err
+		}
+	}
+	return "", nil
 }
 
 // waitingEvents are the states of events that are not done.
@@ -102,26 +126,4 @@ func (s *operators) messagesOf(ctx context.Context, q inbox.Query) (ids []uuid.U
 		ids = append(ids, found.Messages[i].ID)
 	}
 	return ids, err
-}
-
-// parkedAs returns the dispatch IDs of the first parked messages with a source or correlation ID.
-func (s *operators) parkedAs(ctx context.Context, text string, most int) (ids []uuid.UUID, err error) {
-	f := inbox.Filter{Limit: perPage}
-	for range mostParked / perPage {
-		page, err := s.inbox.ListParked(ctx, f)
-		if err != nil {
-			return nil, err
-		}
-		for i := range page {
-			m := &page[i]
-			if m.Metadata[transport.MetaCorrelationID] == text || m.Metadata[transport.MetaSource] == text {
-				ids = append(ids, m.ID)
-			}
-		}
-		if len(page) < perPage || len(ids) >= most {
-			break
-		}
-		f.After = page[len(page)-1].Seq
-	}
-	return ids[:min(most, len(ids))], nil
 }

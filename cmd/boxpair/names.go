@@ -142,7 +142,7 @@ func nearest(name string, names []string) string {
 	var list []scored
 	for _, one := range slices.Compact(slices.Sorted(slices.Values(names))) {
 		far := distance(strings.ToLower(name), strings.ToLower(one))
-		if word := strings.Trim(name, ".*#/"); word != "" && strings.Contains(one, word) {
+		if word := strings.Trim(name, ".*#/"); word != "" && strings.Contains(strings.ToLower(one), strings.ToLower(word)) {
 			far = min(far, 1)
 		}
 		if far <= max(2, utf8.RuneCountInString(one)/3) {

@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/boxpair/boxpair/producer"
 	"github.com/boxpair/boxpair/producer/archive"
 	"github.com/boxpair/boxpair/producer/relay"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 var drain = command{
@@ -79,20 +81,26 @@ var janitor = command{
 	name: "janitor", group: running,
 	summary: "remove old events of an outbox, until stopped or once",
 	details: `Removes events that were delivered, cancelled or discarded more than --retention ago. boxpair relay does
-the same; the command is for relays without the right to delete events, and for cron (--once).
+the same; the command is for relays without the right to delete events, and for cron (--once). --dry-run says how
+many rows the next pass would remove.
 
     boxpair janitor --outbox postgres://janitor@orders/shop --retention 30d --once
+    boxpair janitor --outbox postgres://janitor@orders/shop --retention 30d --dry-run
 
 With --archive, the database's role needs the privileges of the archiver: boxpair migrate grants.`,
 	define: func(s *settings) func(context.Context, *process) (int, error) {
 		j := &sweeping{}
 		c := &j.config
-		j.define(s, "the database of an outbox. May be given several times with --once.", "")
+		c.Retention = 7 * day
+		j.define(s, "the database of an outbox. May be given several times with --once or --dry-run.", "")
 		s.duration(&c.Retention, "retention", "how long delivered events are kept: for replay, and to recognise an event that is written again.\nDefaults to 7d.")
 		archiveSetting(s, &c.Archive)
 		s.duration(&c.Interval, "interval", "the pause between two passes. Defaults to 1m.")
 		j.out.define(s)
 		s.on(&j.once, "once", "make one pass, print its numbers, and end.")
+		s.on(&j.dry, "dry-run", "remove and archive nothing, say how many rows a pass would remove, and end.")
+		j.limit = countedEvents
+		s.count(&j.limit, "limit", "how many delivered events --dry-run counts, and how many discarded and cancelled ones, of each outbox.\nDefaults to 100000.")
 		s.choice(&j.logFormat, "log-format", "FORMAT", "text or json. Defaults to text.", "text", "json")
 		return j.run
 	},
@@ -103,17 +111,22 @@ type sweeping struct {
 	databases
 
 	config    producer.JanitorConfig
-	once      bool
+	once, dry bool
+	limit     int // of a dry run
 	logFormat string
 	out       form
 }
 
+// countedEvents are counted in some seconds.
+const countedEvents = 100_000
+
 func (j *sweeping) run(ctx context.Context, p *process) (int, error) {
+	j.once = j.once || j.dry
 	if n := len(j.outboxes); n == 0 || n > 1 && !j.once {
 		return exitFailed, fmt.Errorf("--outbox (or %s_URL): want exactly one, got %d", envOf("outbox"), n)
 	}
 	if j.out.json() && !j.once {
-		return exitFailed, errors.New("--output: goes with --once only")
+		return exitFailed, errors.New("--output: goes with --once or --dry-run only")
 	}
 	j.config.Logger = logger(p.stderr, j.logFormat, "")
 	passes := []map[string]any{}
@@ -122,7 +135,14 @@ func (j *sweeping) run(ctx context.Context, p *process) (int, error) {
 		if err != nil {
 			return fmt.Errorf("--retention: %w", err)
 		}
-		if !j.once {
+		switch {
+		case j.dry:
+			c, err := one.Count(ctx, j.limit)
+			if err == nil {
+				passes = append(passes, j.counted(p, s, c))
+			}
+			return err
+		case !j.once:
 			return one.Run(ctx)
 		}
 		report, err := one.RunOnce(ctx)
@@ -139,12 +159,47 @@ func (j *sweeping) run(ctx context.Context, p *process) (int, error) {
 		return err
 	})
 	if j.once && j.out.json() {
-		err = errors.Join(err, j.out.encode(p.stdout, map[string]any{"removed": passes}))
+		name := "removed"
+		if j.dry {
+			name = "removable"
+		}
+		err = errors.Join(err, j.out.encode(p.stdout, map[string]any{name: passes}))
 	}
 	if err != nil {
 		return exitFailed, err
 	}
 	return exitOK, nil
+}
+
+// counted returns what a dry run has counted for JSON, or prints it.
+func (j *sweeping) counted(p *process, s *operators, c outbox.RemovableCount) map[string]any {
+	if !j.out.json() {
+		least := ""
+		if c.Capped {
+			least = "at least "
+		}
+		(&display{}).wrap(p, p.stdout, plain(s.name)+": ", "  ", fmt.Sprintf(
+			"a pass with --retention %s would remove %s%d delivered, %d discarded and %d cancelled events, %d attempts and %d receipts; nothing was removed",
+			whole(j.config.Retention), least, c.Delivered, c.Discarded, c.Cancelled, c.Attempts, c.Receipts))
+	}
+	return map[string]any{
+		"database": s.name, "retention_seconds": j.config.Retention.Seconds(), "delivered": c.Delivered, "discarded": c.Discarded, "cancelled": c.Cancelled,
+		"attempts": c.Attempts, "receipts": c.Receipts, "capped": c.Capped,
+	}
+}
+
+// whole prints a duration as a setting takes it: 7d, 36h, 1h30m.
+func whole(d time.Duration) string {
+	if d%day == 0 {
+		return fmt.Sprintf("%dd", d/day)
+	}
+	text := d.String()
+	for _, zero := range []string{"m0s", "h0m"} {
+		if strings.HasSuffix(text, zero) {
+			text = text[:len(text)-len("0s")]
+		}
+	}
+	return text
 }
 
 // archiveSetting declares the setting that names the directory of an archive.

@@ -109,7 +109,7 @@ func TestLagAndDeadEventsMakeARelayUnreadyOnRequestOnly(t *testing.T) {
 	r.exec(`DELETE FROM boxpair.outbox_queue`,
 		`INSERT INTO boxpair.outbox_parked (id, shard, key, state, attempts, last_error) SELECT id, shard, 'k', 'dead', 10, 'no' FROM boxpair.outbox_events WHERE id < 3`,
 		`INSERT INTO boxpair.outbox_parked (id, shard, key, state, attempts, next_attempt_at, last_error, parked_at)
-			SELECT id, shard, 'k', 'retrying', 1, now() + interval '1 day', 'no', now() - interval '1 hour' FROM boxpair.outbox_events WHERE id = 3`,
+			SELECT id, shard, 'k', 'retrying', 1, now() + interval '5 minutes', 'no', now() - interval '1 hour' FROM boxpair.outbox_events WHERE id = 3`,
 		`UPDATE boxpair.outbox_events SET created_at = now() - interval '1 hour'`)
 	for name, c := range map[string]struct {
 		args   []string

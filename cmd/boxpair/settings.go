@@ -147,7 +147,7 @@ func period(text string) (time.Duration, error) {
 	if !found {
 		return time.ParseDuration(text)
 	}
-	const day, most = 24 * time.Hour, 36_500
+	const most = 36_500
 	days, err := strconv.ParseUint(number, 10, 16)
 	if err != nil || days > most {
 		return 0, errors.New("not a number of days")

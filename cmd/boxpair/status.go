@@ -48,10 +48,12 @@ type inspection struct {
 	watch      bool
 	topics     bool
 	every      time.Duration
+	secrets    *secrets
 }
 
 func (q *inspection) define(s *settings) {
 	c := &q.thresholds
+	q.secrets = s.secrets
 	q.databases.define(s, "the database of an outbox. May be given several times.", "the database of an inbox. May be given several times.")
 	s.text(&q.consumer, "consumer", "NAME", "only this consumer of the inboxes, such as stock/reserve. Defaults to all.")
 	s.choice(&q.fail, "fail", "STATE", "the state from which on the exit status is 1: degraded, unhealthy or never. Defaults to unhealthy.", "degraded", "unhealthy", "never")
@@ -81,27 +83,38 @@ func (q *inspection) run(ctx context.Context, p *process) (int, error) {
 	again := time.NewTicker(q.every)
 	defer again.Stop()
 	for {
-		var page bytes.Buffer
-		paged := *p
-		paged.stdout = &page
-		_, err := q.once(ctx, &paged, check)
-		if ctx.Err() != nil {
-			return exitOK, nil // the end of a watch is no failure
+		if p.measure != nil {
+			p.width = p.measure()
 		}
-		const home = "\x1b[H\x1b[2J\x1b[3J" // of the cursor, on an empty screen
-		if p.width > 0 && !q.json() {
-			fmt.Fprint(p.stdout, home)
-		}
-		_, _ = page.WriteTo(p.stdout)
-		if err != nil {
-			fmt.Fprintln(p.stdout, plain(err.Error())) // databases come back
-		}
+		q.page(ctx, p, check)
 		select {
 		case <-ctx.Done():
-			return exitOK, nil
+			return exitOK, nil // the end of a watch is no failure
 		case <-again.C:
 		}
 	}
+}
+
+// page prints the status in place of the last page of a watch. Errors end no watch: databases come
+// back.
+func (q *inspection) page(ctx context.Context, p *process, check *health.Check) {
+	var page bytes.Buffer
+	paged := *p
+	paged.stdout = &page
+	_, err := q.once(ctx, &paged, check)
+	if ctx.Err() != nil {
+		return
+	}
+	if err != nil && !q.json() { // an object has its errors
+		for line := range strings.Lines(q.secrets.redact(err)) {
+			fmt.Fprintln(&page, plain(strings.TrimSpace(line)))
+		}
+	}
+	const home = "\x1b[H\x1b[2J\x1b[3J" // of the cursor, on an empty screen
+	if p.escapes() && !q.json() {
+		fmt.Fprint(p.stdout, home)
+	}
+	_, _ = page.WriteTo(p.stdout)
 }
 
 // report is the output of status in JSON.
@@ -143,7 +156,7 @@ func (q *inspection) once(ctx context.Context, p *process, check *health.Check) 
 	}
 	worst := r.State
 	if err != nil {
-		r.State, r.Errors = unknown, []string{err.Error()}
+		r.State, r.Errors = unknown, []string{q.secrets.redact(err)}
 	}
 	if q.json() {
 		err = errors.Join(q.encode(p.stdout, &r), err)

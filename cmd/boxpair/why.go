@@ -44,11 +44,12 @@ func lookCommand(name, summary, details string, define func(s *settings, x *expl
 	}
 }
 
-// asked reads the sights of the IDs that texts name.
+// asked reads the sights of the IDs that texts name. Of a key, source or correlation ID, the events and
+// messages come first for which others wait.
 func (x *explainer) asked(ctx context.Context, texts []string) ([]sight, error) {
 	var all []sight
 	for _, text := range texts {
-		ids, err := x.named(ctx, text)
+		ids, byID, err := x.named(ctx, text)
 		if err != nil {
 			return nil, err
 		}
@@ -56,16 +57,42 @@ func (x *explainer) asked(ctx context.Context, texts []string) ([]sight, error) 
 		if err != nil {
 			return nil, err
 		}
-		for i := range list {
-			if len(list[i].Events)+len(list[i].Inbox) > 0 {
-				all = append(all, list[i])
+		list = slices.DeleteFunc(list, func(s sight) bool { return len(s.Events)+len(s.Inbox) == 0 })
+		if !byID {
+			if list, err = x.withHeads(ctx, list); err != nil {
+				return nil, err
+			}
+			for i := range list {
+				list[i].name = text
 			}
 		}
-		if len(all) == 0 {
+		if len(list) == 0 {
 			return nil, fmt.Errorf("%s: %w", text, errNothing)
 		}
+		all = append(all, list...)
 	}
 	return all, nil
+}
+
+// withHeads adds the events and messages for which some of the list wait.
+func (x *explainer) withHeads(ctx context.Context, list []sight) ([]sight, error) {
+	known := make(map[uuid.UUID]bool)
+	for i := range list {
+		known[list[i].ID] = true
+	}
+	var heads []uuid.UUID
+	for i := range list {
+		for _, head := range list[i].heads {
+			if !known[head] {
+				known[head], heads = true, append(heads, head)
+			}
+		}
+	}
+	if len(heads) == 0 {
+		return list, nil
+	}
+	first, err := x.look(ctx, heads)
+	return append(first, list...), err
 }
 
 var lookCommands = []command{
@@ -73,31 +100,39 @@ var lookCommands = []command{
 		`Explains events by dispatch ID, by the first eight digits of one, by key, source or correlation ID: when
 and by whom an event was written, whether and when the broker confirmed it, what it waits for and since
 when, which consumers have applied it, and which have earlier events of its topic and not this one; and
-the command that lets it go on. Of a key, the events that wait are explained; if none waits, the latest.
-Keys, sources and correlation IDs are looked for in the latest 20,000 events, and in parked messages.
+the command that lets it go on. Of a key, a source or a correlation ID, the event that holds up the
+others comes first, and events that are done are counted only; if none waits, the latest is explained,
+of each topic.
+Keys, sources and correlation IDs are looked for in the latest 20,000 events and parked messages, and keys
+in all messages that wait in order and the latest 20,000 waiting events of their shard.
 
     boxpair why 4b9d2a51 --outbox postgres://monitor@orders/shop --inbox postgres://monitor@stock/stock
 
 The exit status is 1 if something waits.`,
 		func(s *settings, x *explainer) { s.management(&x.broker) },
 		func(ctx context.Context, x *explainer, p *process, all []sight) (int, error) {
-			if err := errors.Join(x.queues(ctx, all), x.caused(ctx, all)); err != nil {
+			status, first, rest := exitOK, all, rest{}
+			err := x.queues(ctx, all)
+			if !x.json() {
+				first, rest = together(all)
+			}
+			if err := errors.Join(err, x.caused(ctx, first)); err != nil {
 				return exitFailed, err
 			}
-			status := exitOK
-			for i := range all {
-				if !all[i].Done {
-					status = exitFound
-				}
+			if slices.ContainsFunc(all, func(one sight) bool { return !one.Done }) {
+				status = exitFound
 			}
 			if x.json() {
 				return status, x.print(p, "explained", all, nil)
 			}
-			first, behind := together(all)
-			err := x.print(p, "explained", first, func(p *process, one *sight) {
+			err = x.print(p, "explained", first, func(p *process, one *sight) {
 				x.explain(p, one)
-				x.explainBehind(p, behind[one.ID])
+				x.explainBehind(p, rest.behind[one.ID])
 			})
+			for name, n := range sorted(rest.done) {
+				fmt.Fprintln(p.stdout)
+				x.wrap(p, p.stdout, "", "", fmt.Sprintf("%d more of the latest of %s are done: boxpair show %s", n, plain(name), quoted(name)))
+			}
 			return status, err
 		}),
 	lookCommand("show", "show everything that the databases know of an event",
@@ -129,30 +164,51 @@ func (x *explainer) print(p *process, name string, all []sight, one func(p *proc
 	return nil
 }
 
-// together takes out the events that only wait for an earlier event of their key, and returns their IDs
-// by the ID of the earlier event, whose explanation and remedy they share.
-func together(all []sight) (first []sight, behind map[uuid.UUID][]uuid.UUID) {
-	type place struct {
-		database string
-		seq      int64
+// rest is what is not explained for itself.
+type rest struct {
+	behind map[uuid.UUID][]uuid.UUID // events that only wait for an earlier one of their key, by its ID
+	done   map[string]int            // events that are done, by the key, source or correlation ID that names them
+}
+
+// name is a key, source or correlation ID by which an operator has asked, and a topic.
+type name struct{ asked, topic string }
+
+func (s *sight) named() name {
+	if len(s.Events) > 0 {
+		return name{s.name, s.Events[0].Topic}
 	}
-	at := make(map[place]uuid.UUID)
-	behind = make(map[uuid.UUID][]uuid.UUID)
+	if len(s.Inbox) > 0 {
+		return name{s.name, s.Inbox[0].Topic}
+	}
+	return name{s.name, ""}
+}
+
+// together takes out the events that share the explanation and the remedy of an earlier one of their key,
+// and the events that are done beside others of their name: of a name of which nothing waits, the latest
+// event of each topic remains.
+func together(all []sight) (first []sight, r rest) {
+	waits, explained := make(map[string]bool), make(map[uuid.UUID]bool)
+	r = rest{make(map[uuid.UUID][]uuid.UUID), make(map[string]int)}
+	latest := make(map[name]uuid.UUID)
 	for i := range all {
 		one := &all[i]
-		if len(one.Events) == 1 && len(one.Inbox) == 0 {
-			e := &one.Events[0]
-			if head, ok := at[place{e.Database, e.WaitsFor}]; ok && e.WaitsFor != 0 {
-				behind[head] = append(behind[head], one.ID)
-				continue
-			}
-		}
-		first = append(first, *one)
-		for k := range one.Events {
-			at[place{one.Events[k].Database, one.Events[k].Seq}] = one.ID
+		waits[one.name] = waits[one.name] || !one.Done
+		explained[one.ID] = explained[one.ID] || !one.follows()
+		latest[one.named()] = one.ID
+	}
+	for i := range all {
+		one := &all[i]
+		head := slices.IndexFunc(one.heads, func(id uuid.UUID) bool { return explained[id] })
+		switch {
+		case one.follows() && head >= 0:
+			r.behind[one.heads[head]] = append(r.behind[one.heads[head]], one.ID)
+		case one.Done && one.name != "" && (waits[one.name] || latest[one.named()] != one.ID):
+			r.done[one.name]++
+		default:
+			first = append(first, *one)
 		}
 	}
-	return first, behind
+	return first, r
 }
 
 // explainBehind names the events that wait for an event of their key.
@@ -180,7 +236,7 @@ func (x *explainer) explain(p *process, one *sight) {
 		say("written", "%s ago, at %s%s", short(time.Since(e.WrittenAt)), instant(e.WrittenAt, "-"), writer(e))
 		switch {
 		case e.DeliveredAt != nil:
-			say("delivered", "the broker confirmed it %s ago, at %s", short(time.Since(*e.DeliveredAt)), instant(*e.DeliveredAt, "-"))
+			say("delivered", "the broker confirmed it %s ago, at %s%s%s", short(time.Since(*e.DeliveredAt)), instant(*e.DeliveredAt, "-"), e.confirmedTo(), e.late())
 		case e.State == "delivered":
 			say("delivered", "its receipt is no longer kept")
 		default:
@@ -194,7 +250,7 @@ func (x *explainer) explain(p *process, one *sight) {
 		}
 	}
 	if len(one.Events) == 0 && len(x.outboxes) > 0 {
-		say("event", "no given outbox has it: another service wrote it, or it is removed")
+		say("event", "no given outbox has it: another service wrote it, it is the copy of an edited message, or it is removed")
 	}
 	for i := range one.Queues {
 		say("broker", "%s", &one.Queues[i])
@@ -244,7 +300,11 @@ func (x *explainer) explainMessages(say func(about, format string, args ...any),
 			say(m.State, "at %s%s: %s", m.Consumer, ago, m.Why)
 			continue
 		}
-		say(m.State, "at %s since %s, after %d attempts: %s", m.Consumer, short(time.Since(m.Since)), m.Attempts, m.Why)
+		since := ""
+		if m.State != string(inbox.Discarded) { // which says when it was set aside
+			since = " since " + short(time.Since(m.Since))
+		}
+		say(m.State, "at %s%s, after %d attempts: %s", m.Consumer, since, m.Attempts, strings.TrimPrefix(m.Why, m.State+": "))
 		if m.LastError != "" {
 			say("last error", "%s", m.LastError)
 		}
@@ -252,6 +312,23 @@ func (x *explainer) explainMessages(say func(about, format string, args ...any),
 	if len(one.Inbox) == 0 && len(x.inboxes) > 0 {
 		say("inboxes", "no consumer of the given databases has it yet, or all have forgotten it")
 	}
+}
+
+// confirmedTo names the relay that the broker has confirmed the latest copy to.
+func (e *seenEvent) confirmedTo() string {
+	at := slices.IndexFunc(e.Deliveries, func(d sent) bool { return d.At.Equal(*e.DeliveredAt) })
+	if at < 0 {
+		return ""
+	}
+	return ", to relay " + e.Deliveries[at].Relay
+}
+
+// late tells how long after the event was written it was confirmed, if that was not at once.
+func (e *seenEvent) late() string {
+	if took := e.DeliveredAt.Sub(e.WrittenAt); took > slow {
+		return ", " + took.Round(time.Second).String() + " after it was written"
+	}
+	return ""
 }
 
 func keyed(key string) string {

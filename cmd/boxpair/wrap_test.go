@@ -37,7 +37,7 @@ func TestCommandsAreNotWrapped(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("the cause has to be mended ", 4)
 	command := "boxpair dead redrive 4b9d2a51-7c11-5d6e-9d7e-2f4c8f3b1a20 --state retrying --outbox postgres://orders/shop -m 'the cause is mended'"
-	statement := "SELECT pg_terminate_backend(42); -- and ALTER ROLE shop SET idle_in_transaction_session_timeout = '1min'"
+	statement := "ALTER ROLE shop_reports IN DATABASE shop_of_the_northern_region RESET default_transaction_read_only"
 	for _, c := range []struct {
 		remedy bool
 		text   string
