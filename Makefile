@@ -56,7 +56,7 @@ bench-check: ## statements, WAL and allocations per message against bench/budget
 	@cd bench && $(BIN)/bench check
 
 .PHONY: bench-suite
-bench-suite: ## this library beside its limits and peers (QUICK=1: some ten minutes; otherwise about 45, into docs/performance.md and bench/results; SCALE=0.3: with fewer messages)
+bench-suite: ## this library beside its limits and peers (QUICK=1: some ten minutes; otherwise about 60, into docs/performance.md and bench/results; SCALE=0.3: with fewer messages)
 	@$(GO) -C bench build -buildvcs=auto -o $(BIN)/bench .
 	@cd bench && $(BIN)/bench suite $(if $(SCALE),-scale $(SCALE)) $(if $(QUICK),-quick,-doc ../docs/performance.md -profile $(BIN)/profiles)
 
@@ -134,6 +134,12 @@ compat: ## stores, transport/amqp, chains and the example against the servers of
 compat-doc: ## the same, and write the table of docs/compatibility.md
 	@$(GO) -C test build -o $(BIN)/compat-check ./compat
 	@$(BIN)/compat-check -releases="$(RELEASES)" -document
+
+.PHONY: compat-bench
+compat-bench: ROUNDS ?= 3
+compat-bench: ## the defaults beside plain code on the servers of other releases: the table of docs/performance/servers.md (RELEASES="bookworm sid", ROUNDS=3)
+	@$(GO) -C test build -o $(BIN)/compat-check ./compat
+	@$(BIN)/compat-check -releases="$(or $(RELEASES),bookworm sid)" -bench=$(ROUNDS)
 
 .PHONY: brokers
 brokers: $(TESTENV) ## which publishers of other brokers a relay may publish to: the table of docs/transports.md (RUN=kafka: by name)

@@ -199,7 +199,10 @@ func (q *queues) each(name string, do func([]byte)) error {
 	}
 	go func() {
 		for d := range deliveries {
-			_, payload, _ := bytes.Cut(d.Body, []byte{'\n'}) // of an envelope
+			payload := d.Body
+			if _, enveloped, is := bytes.Cut(d.Body, []byte{'\n'}); is {
+				payload = enveloped
+			}
 			do(payload)
 		}
 	}()

@@ -101,15 +101,8 @@ func (q *queues) fill(ctx context.Context, n, each int) error {
 	if _, err := last.WaitContext(ctx); err != nil {
 		return err
 	}
-	for { // confirms of a quorum queue may come out of order
-		state, err := q.ch.QueueDeclarePassive(q.names[0], true, false, false, false, nil)
-		if err != nil || state.Messages >= n {
-			return err
-		}
-		if err := pause(ctx, 10*time.Millisecond); err != nil {
-			return err
-		}
-	}
+	_, err := q.await(ctx, n) // confirms of a quorum queue may come out of order
+	return err
 }
 
 func consumedMessage(i int, stamp string) amqp.Publishing {

@@ -30,7 +30,9 @@ type sharing struct {
 	processes  int
 	competing  bool
 	partitions int
-	inFlight   int // defaults to handlersPerUnit
+	inFlight   int           // defaults to handlersPerUnit
+	keys       int           // defaults to sharedKeys
+	wait       time.Duration // of a handler; defaults to handlerWait
 	storeFirst bool
 }
 
@@ -41,6 +43,7 @@ const (
 )
 
 func (c sharing) measure(ctx context.Context, s *stage) error {
+	s.connections = max(40, 10*c.processes)
 	store, pool, err := s.store(ctx)
 	if err != nil {
 		return err
@@ -54,7 +57,7 @@ func (c sharing) measure(ctx context.Context, s *stage) error {
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(c.publish(topic, publisher, s), publisher.Close(), s.warm(ctx, pool, 34)); err != nil {
+	if err := errors.Join(c.publish(topic, publisher, s), publisher.Close(), s.warm(ctx, pool, max(34, 9*c.processes))); err != nil {
 		return err
 	}
 	s.later(func() { _ = c.remove(s, topic, config.Queue.GenerateName(topic)) })
@@ -76,14 +79,14 @@ func (c sharing) measure(ctx context.Context, s *stage) error {
 	return err
 }
 
-// publish publishes the messages to measure: number i is of key i mod 20.
+// publish publishes the messages to measure, to each key in turn.
 func (c sharing) publish(topic string, publisher *amqp.Publisher, s *stage) error {
 	defer s.spend("messages")()
 	stamp := time.Now()
 	for at := 0; at < s.n; at += 1000 {
 		messages := make([]*message.Message, min(1000, s.n-at))
 		for i := range messages {
-			e := transport.Event{ID: uuid.New(), Topic: topic, Key: fmt.Sprint("key-", (at+i)%sharedKeys), Payload: fmt.Append(nil, at+i), Stamp: stamp}
+			e := transport.Event{ID: uuid.New(), Topic: topic, Key: fmt.Sprint("key-", (at+i)%cmp.Or(c.keys, sharedKeys)), Payload: fmt.Append(nil, at+i), Stamp: stamp}
 			e.Digest = transport.ContentDigest(&e)
 			messages[i] = e.Message()
 		}
@@ -134,7 +137,7 @@ func (c sharing) start(ctx context.Context, s *stage, store *postgres.Store, top
 	}
 	handle := func(ctx context.Context, w *consumer.Work[pgx.Tx], msg *message.Message) error {
 		order.begin(msg)
-		time.Sleep(handlerWait)
+		time.Sleep(cmp.Or(c.wait, handlerWait))
 		err := lateEffect(ctx, w, msg)
 		if c.storeFirst && err == nil {
 			order.done()

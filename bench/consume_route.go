@@ -32,7 +32,7 @@ type routing struct {
 func (s *stage) route(ctx context.Context, q *queues, inbox *consumer.Inbox[pgx.Tx], handler *consumer.Handler[pgx.Tx],
 	inFlight int, seen ...func(*message.Message)) (*routing, error) {
 	subscriber, err := amqp.NewSubscriber(amqp.SubscriberConfig{
-		AMQP: config(s.amqpURL, q.kind, q.names), InFlight: inFlight, CompetingConsumers: true, // as the queue is declared; there is one consumer
+		AMQP: config(s.amqpURL, q.kind, q.names), InFlight: inFlight, CompetingConsumers: true, DeliveryLimitIsSafe: true, // as the queue is declared; there is one consumer
 	})
 	if err != nil {
 		return nil, err

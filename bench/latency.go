@@ -70,9 +70,12 @@ func newStopwatch(n int) *stopwatch {
 const numberAt = len(`{"n":"`)
 
 // body returns a payload with a number.
-func body(n int) []byte {
+func body(n int) []byte { return sizedBody(n, len(payload)) }
+
+// sizedBody returns a payload of size bytes with a number.
+func sizedBody(n, size int) []byte {
 	text := fmt.Sprintf(`{"n":"%08d","order":"`, n)
-	return []byte(text + strings.Repeat("x", len(payload)-len(text)-2) + `"}`)
+	return []byte(text + strings.Repeat("x", size-len(text)-2) + `"}`)
 }
 
 // see records the time of a message. Copies are ignored.
@@ -103,11 +106,7 @@ func (c clocking) measure(ctx context.Context, s *stage) error {
 	if err != nil {
 		return err
 	}
-	outbox, err := producer.New(store, producer.Config{Name: "bench"})
-	if err != nil {
-		return err
-	}
-	q, err := s.queues("classic", 1)
+	outbox, q, err := s.outbox(store)
 	if err != nil {
 		return err
 	}
@@ -168,19 +167,7 @@ func (c clocking) newRelay(ctx context.Context, s *stage, schema string, outbox 
 	if c.relay == woken {
 		return s.relay(ctx, outbox, q, enveloped)
 	}
-	pool, err := s.pool(ctx, schema)
-	if err != nil {
-		return nil, err
-	}
-	store, err := postgres.New(pool, postgres.Config{Schema: schema})
-	if err != nil {
-		return nil, err
-	}
-	publisher, err := s.publisher(q, enveloped)
-	if err != nil {
-		return nil, err
-	}
-	return relay.NewStandalone(store, publisher, relay.Config{PollOnly: c.relay == pollOnly})
+	return s.standalone(ctx, schema, q, enveloped, relay.Config{PollOnly: c.relay == pollOnly})
 }
 
 // consume records the times of messages: of their arrival, or of their effect's commit.

@@ -5,6 +5,7 @@
 //	go run . run <scenario> <variant>      one measurement, as a line of JSON
 //	go run . suite [-quick]                all of them, as a table; the last line tells the targets
 //	go run . check                         what a message costs, against budget.json
+//	go run . growth                        curves against keys, topics, payloads, relays, consumers, backlogs and history
 //	go run . retention                     how a janitor keeps up
 //	go run . backlog [-events n]           healthy events beside the backlog of a dead route
 //	go run . operate [-events n]           the commands and the dashboard over a large outbox and inbox
@@ -43,7 +44,7 @@ func main() {
 	}
 }
 
-const usage = "use: bench list | run <scenario> <variant> | suite | check | retention | backlog | operate"
+const usage = "use: bench list | run <scenario> <variant> | suite | check | growth | retention | backlog | operate"
 
 func command(ctx context.Context, args []string) error {
 	if len(args) == 0 {
@@ -57,6 +58,8 @@ func command(ctx context.Context, args []string) error {
 		return runOne(ctx, args[1:])
 	case "suite":
 		return suite(ctx, args[1:])
+	case "growth":
+		return growth(ctx, args[1:])
 	case "retention":
 		return runRetention(ctx, args[1:])
 	case "operate":

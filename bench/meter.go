@@ -81,7 +81,7 @@ func difference(begin, end reading, n int, took time.Duration) Result {
 		Statements: float64(end.statements-begin.statements) / count,
 		RoundTrips: float64(end.roundTrips-begin.roundTrips) / count,
 		Allocs:     float64(end.mallocs-begin.mallocs) / count,
-		PeakRSS:    peakRSS(),
+		PeakRSS:    peakRSS("self"),
 	}
 	if end.lsn > 0 {
 		wal := float64(end.lsn-begin.lsn) / count

@@ -78,14 +78,9 @@ func (r *report) plot(dir string) (written []chart, err error) {
 			if len(points) < 2 {
 				continue
 			}
-			l, marks, err := plotter.NewLinePoints(points)
-			if err != nil {
+			if err := addLine(p, line.name, i, points); err != nil {
 				return written, err
 			}
-			l.Color, marks.Color, marks.Shape = plotutil.Color(i), plotutil.Color(i), plotutil.Shape(i)
-			l.Width = vg.Points(1.5)
-			p.Add(l, marks)
-			p.Legend.Add(line.name, l, marks)
 			drawn = drawn || variants > 1
 		}
 		if !drawn {
@@ -100,6 +95,21 @@ func (r *report) plot(dir string) (written []chart, err error) {
 		written = append(written, c)
 	}
 	return written, nil
+}
+
+// addLine adds the i-th line of a plot, with a legend if it has a name.
+func addLine(p *plot.Plot, name string, i int, points plotter.XYs) error {
+	l, marks, err := plotter.NewLinePoints(points)
+	if err != nil {
+		return err
+	}
+	l.Color, marks.Color, marks.Shape = plotutil.Color(i), plotutil.Color(i), plotutil.Shape(i)
+	l.Width = vg.Points(1.5)
+	p.Add(l, marks)
+	if name != "" {
+		p.Legend.Add(name, l, marks)
+	}
+	return nil
 }
 
 // points returns the measured points of a line and the number of their variants, since a limit may

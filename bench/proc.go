@@ -131,9 +131,9 @@ func ownCPU() time.Duration {
 // forgetPeak resets the kernel's peak of memory.
 func forgetPeak() { _ = os.WriteFile("/proc/self/clear_refs", []byte("5"), 0) }
 
-// peakRSS returns the peak memory of this process since forgetPeak, in bytes.
-func peakRSS() *float64 {
-	text, err := os.ReadFile("/proc/self/status")
+// peakRSS returns the peak memory of a process in bytes, of "self" since forgetPeak.
+func peakRSS(process string) *float64 {
+	text, err := os.ReadFile("/proc/" + process + "/status")
 	if err != nil {
 		return nil
 	}

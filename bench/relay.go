@@ -181,6 +181,23 @@ func (s *stage) relay(ctx context.Context, outbox *producer.Outbox[pgx.Tx], q *q
 	return relay.New(outbox, publisher, relay.Config{})
 }
 
+// standalone returns a relay with a store of its own, as in another process.
+func (s *stage) standalone(ctx context.Context, schema string, q *queues, f form, c relay.Config) (*relay.Relay, error) {
+	pool, err := s.pool(ctx, schema)
+	if err != nil {
+		return nil, err
+	}
+	store, err := postgres.New(pool, postgres.Config{Schema: schema})
+	if err != nil {
+		return nil, err
+	}
+	publisher, err := s.publisher(q, f)
+	if err != nil {
+		return nil, err
+	}
+	return relay.NewStandalone(store, publisher, c)
+}
+
 // drain measures how long a relay takes for all events.
 func (s *stage) drain(ctx context.Context, relay *relay.Relay) error {
 	return s.timed(ctx, func() (int, error) {
@@ -209,14 +226,20 @@ func config(url, kind string, queues []string) wamqp.Config {
 
 func topic(i, topics int) string { return fmt.Sprint("topic-", i%topics) }
 
-// fillOutbox commits the events to measure, 1,000 in a transaction.
+// fillOutbox commits the events to measure.
 func (s *stage) fillOutbox(ctx context.Context, outbox *producer.Outbox[pgx.Tx], topics int, key func(int) string) error {
+	return s.fill(ctx, outbox, func(i int) producer.Event { return event(topic(i, topics), key(i), "order", 0, payload) })
+}
+
+// fill commits the events to measure, 1,000 in a transaction, with versions of their own.
+func (s *stage) fill(ctx context.Context, outbox *producer.Outbox[pgx.Tx], event func(i int) producer.Event) error {
 	defer s.spend("events")()
 	base := time.Now().UnixNano() // the outbox may hold events of an earlier measurement
 	for at := 0; at < s.n; at += 1000 {
 		events := make([]producer.Event, min(1000, s.n-at))
 		for i := range events {
-			events[i] = event(topic(at+i, topics), key(at+i), "order", base+int64(at+i), payload)
+			events[i] = event(at + i)
+			events[i].Version = base + int64(at+i)
 		}
 		err := outbox.Transact(ctx, func(ctx context.Context, w *producer.Writer[pgx.Tx]) error {
 			_, err := w.Write(ctx, events...)

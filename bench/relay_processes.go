@@ -21,6 +21,8 @@ import (
 type relayJob struct {
 	DatabaseURL, AMQPURL, Schema, Kind string
 	Queues                             []string
+	Form                               form
+	Connections                        int // of the pool
 }
 
 // relayProcess runs a relay. It prints a line when ready, begins when it reads a line, and ends
@@ -35,7 +37,7 @@ func relayProcess(ctx context.Context, in io.Reader, out io.Writer) error {
 	if err := json.Unmarshal(text, &job); err != nil {
 		return err
 	}
-	s := &stage{databaseURL: job.DatabaseURL, amqpURL: job.AMQPURL}
+	s := &stage{databaseURL: job.DatabaseURL, amqpURL: job.AMQPURL, connections: job.Connections}
 	defer s.close()
 	pool, err := s.pool(ctx, job.Schema)
 	if err != nil {
@@ -49,11 +51,11 @@ func relayProcess(ctx context.Context, in io.Reader, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	relay, err := s.relay(ctx, outbox, &queues{kind: job.Kind, names: job.Queues}, batched)
+	relay, err := s.relay(ctx, outbox, &queues{kind: job.Kind, names: job.Queues}, job.Form)
 	if err != nil {
 		return err
 	}
-	if err := s.warm(ctx, pool, 4); err != nil {
+	if err := s.warm(ctx, pool, job.Connections); err != nil {
 		return err
 	}
 	if _, err := fmt.Fprintln(out, "ready"); err != nil {
@@ -73,32 +75,45 @@ func relayProcess(ctx context.Context, in io.Reader, out io.Writer) error {
 	return nil
 }
 
-// drainByProcesses measures how long relays in separate processes take for all events.
-func (s *stage) drainByProcesses(ctx context.Context, pool *pgxpool.Pool, schema string, q *queues, n int) error {
-	job, err := json.Marshal(relayJob{s.databaseURL, s.amqpURL, schema, q.kind, q.names})
+// relayProcesses starts relay processes, which begin to send with begin.
+func (s *stage) relayProcesses(ctx context.Context, schema string, q *queues, f form, n int) ([]*helper, error) {
+	job, err := json.Marshal(relayJob{s.databaseURL, s.amqpURL, schema, q.kind, q.names, f, 3})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	var relays []*helper
-	defer func() {
+	s.later(func() {
 		for _, h := range relays {
 			_ = h.end()
 		}
-	}()
+	})
 	for range n {
 		h, err := startHelper(ctx, job)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		relays = append(relays, h)
 	}
-	return s.timed(ctx, func() (int, error) {
-		for _, h := range relays {
-			if err := h.say("go"); err != nil {
-				return 0, err
-			}
+	return relays, nil
+}
+
+func begin(relays []*helper) error {
+	for _, h := range relays {
+		if err := h.say("go"); err != nil {
+			return err
 		}
-		if err := untilEmpty(ctx, pool, "outbox_queue"); err != nil {
+	}
+	return nil
+}
+
+// drainByProcesses measures how long relays in separate processes take for all events.
+func (s *stage) drainByProcesses(ctx context.Context, pool *pgxpool.Pool, schema string, q *queues, n int) error {
+	relays, err := s.relayProcesses(ctx, schema, q, batched, n)
+	if err != nil {
+		return err
+	}
+	return s.timed(ctx, func() (int, error) {
+		if err := errors.Join(begin(relays), untilEmpty(ctx, pool, "outbox_queue")); err != nil {
 			return 0, err
 		}
 		var errs []error

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -51,21 +52,27 @@ func (s *stage) retained(ctx context.Context, n int) (*postgres.Store, *pgxpool.
 	if err != nil {
 		return nil, nil, "", err
 	}
-	for _, sql := range []string{
+	if err := fillLog(ctx, pool, n, "i"); err != nil {
+		return nil, nil, "", err
+	}
+	_, err = pool.Exec(ctx, `CREATE TABLE filled ()`)
+	return store, pool, schema, err
+}
+
+// fillLog writes n events into an empty log. The number of the key of event i is an expression of SQL.
+func fillLog(ctx context.Context, pool *pgxpool.Pool, n int, key string, then ...string) error {
+	for _, sql := range slices.Concat([]string{
 		`ALTER TABLE outbox_events DROP CONSTRAINT outbox_events_dispatch`, // checked once, at the end
 		fmt.Sprintf(`INSERT INTO outbox_events (dispatch_id, digest, shard, topic, key, producer, source, version, payload)
-			SELECT md5('retained ' || i)::uuid, decode(md5('content ' || i), 'hex'), i %% 64, 'topic-0', 'key-' || i, 'bench', 'retained', i,
-				convert_to(repeat('x', 512), 'UTF8') FROM generate_series(1, %d) i`, n),
+			SELECT md5('retained ' || i)::uuid, decode(md5('content ' || i), 'hex'), k %% 64, 'topic-0', 'key-' || k, 'bench', 'retained', i,
+				convert_to(repeat('x', 512), 'UTF8') FROM generate_series(1, %d) i, LATERAL (SELECT %s AS k) key`, n, key),
 		`ALTER TABLE outbox_events ADD CONSTRAINT outbox_events_dispatch UNIQUE (dispatch_id)`,
-		`VACUUM ANALYZE outbox_events`,
-		`CREATE TABLE filled ()`,
-		`CHECKPOINT`,
-	} {
+	}, then, []string{`VACUUM ANALYZE outbox_events, outbox_queue`, `CHECKPOINT`}) {
 		if _, err := pool.Exec(ctx, sql); err != nil {
-			return nil, nil, "", fmt.Errorf("fill the log: %w", err)
+			return fmt.Errorf("fill the log: %w", err)
 		}
 	}
-	return store, pool, schema, nil
+	return nil
 }
 
 func dropRetained(ctx context.Context, pool *pgxpool.Pool, schema string) error {

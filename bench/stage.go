@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	amqp "github.com/rabbitmq/amqp091-go"
 
+	"github.com/boxpair/boxpair/producer"
 	"github.com/boxpair/boxpair/store/postgres"
 )
 
@@ -257,6 +258,16 @@ func (s *stage) migrated(ctx context.Context, pool *pgxpool.Pool, schema string)
 		return nil, err
 	}
 	return postgres.New(pool, cfg)
+}
+
+// outbox returns the outbox of a store, and an empty classic queue for its events.
+func (s *stage) outbox(store *postgres.Store) (*producer.Outbox[pgx.Tx], *queues, error) {
+	outbox, err := producer.New(store, producer.Config{Name: "bench"})
+	if err != nil {
+		return nil, nil, err
+	}
+	q, err := s.queues("classic", 1)
+	return outbox, q, err
 }
 
 // queues are queues of one type, and a connection to their broker.

@@ -21,6 +21,7 @@ import (
 // plan holds the settings of a suite.
 type plan struct {
 	quick                 bool
+	apart                 bool // of the scenarios that are no part of the suite
 	rounds                int
 	scale                 float64
 	only                  *regexp.Regexp
@@ -56,7 +57,7 @@ func (p *plan) parse(args []string) error {
 }
 
 // suite measures all chosen variants, round by round, each in a process of its own.
-func suite(ctx context.Context, args []string) (err error) {
+func suite(ctx context.Context, args []string) error {
 	var p plan
 	if err := p.parse(args); err != nil {
 		return err
@@ -66,6 +67,25 @@ func suite(ctx context.Context, args []string) (err error) {
 			return err // fail now and not after an hour
 		}
 	}
+	return p.run(ctx, func(all *servers, r *report) (failed []error) {
+		outcomes := r.outcomes()
+		if p.profile != "" {
+			failed = r.profiles(ctx, all, outcomes)
+		}
+		fmt.Println()
+		r.table(os.Stdout)
+		fmt.Println(r.effort())
+		if p.doc != "" {
+			failed = append(failed, r.writeDocument(p.doc, outcomes))
+		}
+		fmt.Println()
+		return append(failed, json.NewEncoder(os.Stdout).Encode(outcomes))
+	})
+}
+
+// run measures what the plan chooses, on servers of its own, and has the results reported unless ctx has
+// ended.
+func (p plan) run(ctx context.Context, tell func(*servers, *report) []error) (err error) {
 	all, err := startServers(ctx)
 	if err != nil {
 		return err
@@ -78,21 +98,7 @@ func suite(ctx context.Context, args []string) (err error) {
 		return context.Cause(ctx)
 	}
 	r.took = time.Since(r.begun)
-	outcomes := r.outcomes()
-	if p.profile != "" {
-		failed = append(failed, r.profiles(ctx, all, outcomes)...)
-	}
-	fmt.Println()
-	r.table(os.Stdout)
-	fmt.Println(r.effort())
-	if p.doc != "" {
-		failed = append(failed, r.writeDocument(p.doc, outcomes))
-	}
-	fmt.Println()
-	if err := json.NewEncoder(os.Stdout).Encode(outcomes); err != nil {
-		return err
-	}
-	return errors.Join(failed...)
+	return errors.Join(append(failed, tell(all, r)...)...)
 }
 
 // measure runs all rounds. A failed variant is reported and left out; the other variants go on.
@@ -124,7 +130,7 @@ func (r *report) measure(ctx context.Context, all *servers, out io.Writer) (fail
 // choose returns the variants of a scenario to measure.
 func (p plan) choose(s scenario) []variant {
 	wanted := func(v variant) bool {
-		return (p.quick && v.quick > 0 || !p.quick && v.full > 0) && p.only.MatchString(s.name+"/"+v.name)
+		return s.apart == p.apart && (p.quick && v.quick > 0 || !p.quick && v.full > 0) && p.only.MatchString(s.name+"/"+v.name)
 	}
 	limits := map[string]bool{}
 	for _, v := range s.variants {

@@ -12,6 +12,7 @@ import (
 type scenario struct {
 	name, about string
 	unit        string // the counted unit
+	apart       bool   // not part of the suite
 	variants    []variant
 }
 
@@ -29,7 +30,7 @@ type variant struct {
 // scenarios are all scenarios.
 func scenarios() []scenario {
 	return []scenario{
-		enqueueScenario(), relayScenario(), consumeScenario(), latencyScenario(), chainScenario(), steadyScenario(), embeddedScenario(),
+		enqueueScenario(), relayScenario(), consumeScenario(), latencyScenario(), chainScenario(), steadyScenario(), embeddedScenario(), growthScenario(),
 	}
 }
 
