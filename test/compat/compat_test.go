@@ -78,3 +78,25 @@ func TestUnknownReleaseIsRefused(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 }
+
+func TestFiguresStandInATableWithAColumnForEachRelease(t *testing.T) {
+	names, values, err := parseFigures([]byte("| a table |\n\n" + `{"relay: of raw":{"value":0.75,"target":0.9,"met":false},"chain: of a chain by hand":{"value":null,"target":1,"met":false}}` + "\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := figures{versions{postgres: "15.20", rabbitmq: "3.10.8"}, names, values}
+	got := benchTable([]figures{old, {versions{postgres: "18.6", rabbitmq: "4.3.6"}, names, map[string]float64{"chain: of a chain by hand": 1.0625}}})
+	const want = `| target | PostgreSQL 15.20, RabbitMQ 3.10.8 | PostgreSQL 18.6, RabbitMQ 4.3.6 |
+|---|---|---|
+| relay: of raw | 0.75 | not measured |
+| chain: of a chain by hand | not measured | 1.06 |
+`
+	if got != want {
+		t.Errorf("got\n%swant\n%s", got, want)
+	}
+	for _, broken := range []string{"", "no JSON", `{"a":1}`} {
+		if _, _, err := parseFigures([]byte(broken)); err == nil {
+			t.Errorf("%q is read", broken)
+		}
+	}
+}

@@ -102,6 +102,11 @@ func moved(rows []row, old string) string {
 
 // write writes the table into the document.
 func write(path string, rows []row) error {
+	return replace(path, begin, end, func(old string) string { return table(rows, old) })
+}
+
+// replace replaces the lines of a document between two lines.
+func replace(path, begin, end string, lines func(old string) string) error {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return err
@@ -111,5 +116,5 @@ func write(path string, rows []row) error {
 	if !found || !closed {
 		return fmt.Errorf("%s has not the lines %q and %q", path, begin, end)
 	}
-	return os.WriteFile(path, []byte(before+begin+table(rows, old)+end+after), 0o644)
+	return os.WriteFile(path, []byte(before+begin+lines(old)+end+after), 0o644)
 }

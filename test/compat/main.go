@@ -4,6 +4,7 @@
 //
 //	make compat                              all releases
 //	make compat RELEASES="trixie sid"        the named releases
+//	make compat-bench                        measures the defaults there, for docs/performance/servers.md
 //
 // A release is a folder with its packages below bin/.releases, made by mmdebstrap through apt, in
 // which the programs run (chroot). This needs root, and mmdebstrap with the keys of the archives
@@ -31,9 +32,10 @@ func main() {
 	chosen := flag.String("releases", "", "names of releases, separated by spaces; all if empty")
 	trees := flag.String("trees", "bin/.releases", "the folder with a folder for each release; Go looks into no folder with such a name")
 	document := flag.Bool("document", false, "write the table of "+documentPath)
+	rounds := flag.Int("bench", 0, "measure the defaults in so many rounds instead, and write the table of "+benchPath)
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx, strings.Fields(*chosen), *trees, *document)
+	err := run(ctx, strings.Fields(*chosen), *trees, *document, *rounds)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "compat:", err)
@@ -41,7 +43,7 @@ func main() {
 	}
 }
 
-func run(ctx context.Context, chosen []string, trees string, document bool) error {
+func run(ctx context.Context, chosen []string, trees string, document bool, rounds int) error {
 	releases, err := choose(chosen)
 	if err != nil {
 		return err
@@ -56,6 +58,9 @@ func run(ctx context.Context, chosen []string, trees string, document bool) erro
 	places, err := placesFor(ctx, root, trees)
 	if err != nil {
 		return err
+	}
+	if rounds > 0 {
+		return benchAll(ctx, places, root, releases, rounds)
 	}
 	binaries, err := build(ctx, root)
 	if err != nil {
