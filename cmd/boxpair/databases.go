@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 
 	"github.com/boxpair/boxpair/audit"
 )
@@ -140,17 +141,45 @@ func (d *databases) each(ctx context.Context, all bool, do func(s *operators) er
 	failed := d.connect(ctx)
 	var errs []error
 	for i := range len(d.outboxes) + len(d.inboxes) {
-		setting, t := d.target(i)
-		err := failed[t.identity(&d.places)]
-		if err == nil {
-			err = do(d.side(setting, t))
-		}
+		err := d.at(i, failed, do)
 		if err != nil {
-			errs = append(errs, fmt.Errorf("--%s %s: %w", setting, t.name, err))
+			errs = append(errs, err)
 			if !all {
 				break
 			}
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// at calls do for the database with a number. failed are the errors of connect.
+func (d *databases) at(i int, failed map[string]error, do func(s *operators) error) error {
+	setting, t := d.target(i)
+	err := failed[t.identity(&d.places)]
+	if err == nil {
+		err = do(d.side(setting, t))
+	}
+	if err != nil {
+		return fmt.Errorf("--%s %s: %w", setting, t.name, err)
+	}
+	return nil
+}
+
+// gather returns what do returns for all databases, those of the outboxes first. It asks all databases at
+// once. The errors are joined, and name the databases.
+func gather[T any](ctx context.Context, d *databases, do func(s *operators) ([]T, error)) ([]T, error) {
+	failed := d.connect(ctx)
+	found := make([][]T, len(d.outboxes)+len(d.inboxes))
+	errs := make([]error, len(found))
+	var asking sync.WaitGroup
+	for i := range found {
+		asking.Go(func() {
+			errs[i] = d.at(i, failed, func(s *operators) (err error) {
+				found[i], err = do(s)
+				return err
+			})
+		})
+	}
+	asking.Wait()
+	return slices.Concat(found...), errors.Join(errs...)
 }

@@ -24,62 +24,118 @@ const mostNamed = 10
 // named returns the dispatch IDs that text names: an ID, its first digits, or a key, source or correlation
 // ID of the latest events, or of the latest parked messages. byID tells that text is an ID. A key may look like one.
 func (x *explainer) named(ctx context.Context, text string) (ids []uuid.UUID, byID bool, err error) {
-	r, err := parseID(text)
-	isID := err == nil && r.to != uuid.Nil
 	most := cmp.Or(x.most, mostNamed)
-	var searches []func(s *operators) ([]uuid.UUID, error)
-	if isID {
-		searches = append(searches, func(s *operators) ([]uuid.UUID, error) { return s.matching(ctx, r) })
-	}
-	searches = append(searches, func(s *operators) ([]uuid.UUID, error) {
+	found, err := gather(ctx, &x.databases, func(s *operators) ([]naming, error) {
 		if s.isInbox {
-			return s.messagesOf(ctx, inbox.Query{Named: text, Key: text, States: waitingMessages, Limit: most})
+			return s.messagesNamed(ctx, text, most)
 		}
-		return s.eventsOf(ctx, outbox.Query{Key: text, States: waitingEvents, Limit: most})
-	}, func(s *operators) ([]uuid.UUID, error) {
-		if s.isInbox {
-			return s.messagesOf(ctx, inbox.Query{Named: text, Limit: most})
-		}
-		return s.eventsOf(ctx, outbox.Query{Named: text, Limit: most})
-	}, func(s *operators) ([]uuid.UUID, error) {
-		if n, err := strconv.ParseInt(text, 10, 64); err == nil && n > 0 && !s.isInbox {
-			return s.eventsOf(ctx, outbox.Query{Seqs: []int64{n}, Limit: 1})
-		}
-		return nil, nil
+		return s.eventsNamed(ctx, text, most)
 	})
-	for i, search := range searches { // the first search with results, in any database, counts
-		known := make(map[uuid.UUID]bool)
-		err := x.each(ctx, true, func(s *operators) error {
-			found, err := search(s)
-			for _, id := range found {
-				if !known[id] {
-					known[id], ids = true, append(ids, id)
-				}
-			}
-			return err
-		})
-		if err != nil || len(ids) > 0 {
-			return ids, isID && i == 0, err
-		}
-	}
-	like, err := x.like(ctx, text)
 	if err != nil {
 		return nil, false, err
 	}
-	return nil, false, fmt.Errorf("%w%s", errNothing, like)
+	if len(found) == 0 {
+		like, err := x.like(ctx, text)
+		return nil, false, cmp.Or(err, fmt.Errorf("%w%s", errNothing, like))
+	}
+	best := slices.MinFunc(found, func(a, b naming) int { return cmp.Compare(a.as, b.as) }).as
+	known := make(map[uuid.UUID]bool)
+	for _, n := range found {
+		if n.as == best && !known[n.id] {
+			known[n.id], ids = true, append(ids, n.id)
+		}
+	}
+	return ids, best == byItsID, nil
+}
+
+// naming is an event or message that a text names.
+type naming struct {
+	id uuid.UUID
+	as namedAs
+}
+
+// namedAs is what a text names, the likeliest meaning first: only events and messages of the first one count.
+type namedAs uint8
+
+const (
+	byItsID   namedAs = iota
+	byWaiting         // the key of what waits
+	byName            // a key, source or correlation ID
+	bySeq             // an event's number
+)
+
+func namings(as namedAs, ids []uuid.UUID) (list []naming) {
+	for _, id := range ids {
+		list = append(list, naming{id, as})
+	}
+	return list
+}
+
+// byID returns the events or messages with the ID or the first digits that text may be.
+func (s *operators) byID(ctx context.Context, text string) ([]naming, error) {
+	r, err := parseID(text)
+	if err != nil || r.to == uuid.Nil {
+		return nil, nil
+	}
+	ids, err := s.matching(ctx, r)
+	return namings(byItsID, ids), err
+}
+
+// eventsNamed returns the events of an outbox that text names in its likeliest meaning there.
+func (s *operators) eventsNamed(ctx context.Context, text string, most int) ([]naming, error) {
+	if found, err := s.byID(ctx, text); err != nil || len(found) > 0 {
+		return found, err
+	}
+	ids, err := s.eventsOf(ctx, outbox.Query{Key: text, States: waitingEvents, Limit: most})
+	if err != nil || len(ids) > 0 {
+		return namings(byWaiting, ids), err
+	}
+	ids, err = s.eventsOf(ctx, outbox.Query{Named: text, Limit: most})
+	if err != nil || len(ids) > 0 {
+		return namings(byName, ids), err
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n <= 0 {
+		return nil, nil
+	}
+	ids, err = s.eventsOf(ctx, outbox.Query{Seqs: []int64{n}, Limit: 1})
+	return namings(bySeq, ids), err
+}
+
+// messagesNamed returns the messages of an inbox that text names in its likeliest meaning there. A search for
+// a name reads all of the latest parked messages, so one search serves both meanings where it finds all.
+func (s *operators) messagesNamed(ctx context.Context, text string, most int) ([]naming, error) {
+	if found, err := s.byID(ctx, text); err != nil || len(found) > 0 {
+		return found, err
+	}
+	all, err := s.messages.SearchMessages(ctx, inbox.Query{Named: text, Limit: most})
+	if err != nil {
+		return nil, err
+	}
+	waiting := all
+	if all.More {
+		waiting, err = s.messages.SearchMessages(ctx, inbox.Query{Named: text, Key: text, States: waitingMessages, Limit: most})
+	} else {
+		waiting.Messages = slices.DeleteFunc(slices.Clone(all.Messages), func(m inbox.Found) bool {
+			return m.Key != text || !slices.Contains(waitingMessages, m.State)
+		})
+	}
+	if len(waiting.Messages) > 0 {
+		return namings(byWaiting, messageIDs(&waiting)), err
+	}
+	return namings(byName, messageIDs(&all)), err
 }
 
 // mostLike is how many of the latest events of an outbox are searched for a name that is spelt alike.
-const mostLike = 1000
+const mostLike = 250
 
-// like suggests keys, sources and correlation IDs, with a leading semicolon: names that contain text, or
-// else those of the latest events that are most like it. It returns "" if there are none.
+// like suggests keys, sources and correlation IDs of the latest events, with a leading semicolon: names that
+// contain text, or else those that are most like it. It returns "" if there are none.
 func (x *explainer) like(ctx context.Context, text string) (string, error) {
-	for _, q := range []outbox.Query{{Part: text, Limit: mostNamed}, {Limit: mostLike}} {
-		var names []string
-		err := x.each(ctx, true, func(s *operators) error {
+	for _, q := range []outbox.Query{{Part: text, Limit: mostNamed, Scan: nearby}, {Limit: mostLike}} {
+		names, err := gather(ctx, &x.databases, func(s *operators) (names []string, err error) {
 			if s.isInbox {
-				return nil
+				return nil, nil
 			}
 			found, err := s.events.Search(ctx, q)
 			for i := range found.Events {
@@ -90,7 +146,7 @@ func (x *explainer) like(ctx context.Context, text string) (string, error) {
 					}
 				}
 			}
-			return err
+			return names, err
 		})
 		if like := nearest(text, names); like != "" || err != nil {
 			return plain(like), err
@@ -119,11 +175,10 @@ func (s *operators) eventsOf(ctx context.Context, q outbox.Query) (ids []uuid.UU
 	return ids, err
 }
 
-// messagesOf returns the dispatch IDs of the latest messages that q selects, the first message first.
-func (s *operators) messagesOf(ctx context.Context, q inbox.Query) (ids []uuid.UUID, err error) {
-	found, err := s.messages.SearchMessages(ctx, q)
+// messageIDs returns the dispatch IDs of the latest messages that were found, the first message first.
+func messageIDs(found *inbox.Results) (ids []uuid.UUID) {
 	for i := range slices.Backward(found.Messages) {
 		ids = append(ids, found.Messages[i].ID)
 	}
-	return ids, err
+	return ids
 }
