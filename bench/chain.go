@@ -27,6 +27,8 @@ func chainScenario() scenario {
 				chaining{config: consumer.HandlerConfig{Optimistic: true}, form: headers}.measure},
 			{"chain-default", "on the defaults, as README writes it: producers and handlers by Exec, headers", "limit-handwritten", 40_000, 4_000,
 				chaining{fn: effect, produce: readme, form: headers}.measure},
+			{"chain-queued", "the same with the statements of producers and handlers queued for the COMMIT", "limit-handwritten", 40_000, 4_000,
+				chaining{form: headers}.measure},
 			{"chain-group", "this library, group commit of up to 64", "limit-handwritten", 40_000, 4_000,
 				chaining{config: consumer.HandlerConfig{Group: consumer.GroupConfig{Size: 64}}}.measure},
 		},

@@ -86,6 +86,7 @@ func targets() []target {
 		atLeast("default consume, a pool of 8 connections: of raw pipelined workers", "consume/default-pool-8", "limit-pipelined", 1),
 		atLeast("consume, group commit with handlers that write by Exec: of raw pipelined workers", "consume/group-exec", "limit-pipelined", 3),
 		atLeast("default chain: of the handwritten chain", "chain/chain-default", "limit-handwritten", 0.95),
+		atLeast("default chain, statements queued for the COMMIT: of the handwritten chain", "chain/chain-queued", "limit-handwritten", 0.95),
 		atLeast("relay, classic queue: of raw amqp091", "relay/classic", "limit-classic", 0.95),
 		atLeast("relay, classic queue: of the forwarder, tuned", "relay/classic", "forwarder-tuned", 8),
 		atLeast("relay, classic queue: of the forwarder, defaults", "relay/classic", "forwarder", 20),
