@@ -263,14 +263,20 @@ func (s *stage) idle(ctx context.Context, calm, length time.Duration) error {
 }
 
 // transactions returns how many transactions the database has seen. It includes those of the server
-// itself, and the pings of pools.
+// itself, and the pings of pools, but not its own: it asks in another database.
 func (s *stage) transactions(ctx context.Context) (n int64, err error) {
-	conn, err := pgx.Connect(ctx, s.databaseURL)
+	cfg, err := pgx.ParseConfig(s.databaseURL)
+	if err != nil {
+		return 0, hidden(err)
+	}
+	measured := cfg.Database
+	cfg.Database = "template1"
+	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {
 		return 0, hidden(err)
 	}
 	defer conn.Close(ctx)
-	err = conn.QueryRow(ctx, `SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()`).Scan(&n)
+	err = conn.QueryRow(ctx, `SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = $1`, measured).Scan(&n)
 	if err != nil {
 		return 0, fmt.Errorf("count transactions: %w", err)
 	}

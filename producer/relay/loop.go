@@ -43,7 +43,7 @@ type relayLoop struct {
 	sendq  chan *core.Entry
 	drop   dropping
 	until  [idgen.Shards]atomic.Int64 // until when events of a shard may be sent
-	still  suspension
+	still  *suspension
 	tasks  sync.WaitGroup
 
 	mu   sync.Mutex // guards core against Health and the goroutine that listens
@@ -60,6 +60,7 @@ func newRelayLoop(store outbox.RelayStore, sender transport.Sender, cfg Config, 
 		origin:    time.Now(),
 		box:       mailbox{signal: make(chan struct{}, 1)},
 		sendq:     make(chan *core.Entry, cfg.Window),
+		still:     newSuspension(),
 		observers: notice.Queue{Log: cfg.Logger.With("relay", cfg.Name)},
 		drop:      dropping{patterns: cfg.DropUnroutable, log: cfg.Logger.With("relay", cfg.Name)},
 	}
@@ -170,28 +171,24 @@ func (l *relayLoop) step(work context.Context) (wait time.Duration, stopped bool
 	l.mu.Lock()
 	c := l.core
 	now := l.now()
-	if l.still.doubtful(now) { // before what has come in meanwhile
+	rested := l.still.resting.Load()
+	if !rested && l.still.doubtful(now) { // before what has come in meanwhile
 		c.Suspended(now)
 	}
-	for _, cl := range replies {
-		c.Reply(now, cl)
-		if cl.Op() == statement.OpMark && cl.Err == nil {
-			_ = fault.Hit(work, fault.AfterMark)
-		}
-		if cl.Err != nil && l.once && cl.Op() != statement.OpReport {
-			l.err = errors.Join(l.err, cl.Err)
-			c.Stop(now)
-		}
-	}
-	for _, res := range outcomes {
-		c.Outcome(now, res)
-	}
+	l.feed(work, now, replies, outcomes)
 	c.Overdue(now, overdue)
 	c.Witness(now, witness)
 	if !woken.None() {
 		c.Wake(now, woken)
 	}
+	if rested && !c.Idle() {
+		c.Suspended(now) // nobody has looked
+		l.still.resume(now)
+	}
 	c.Advance(now)
+	if !rested && c.Idle() {
+		l.still.rest()
+	}
 	calls, sends, notes := c.Flush()
 	l.observe(c.Notices())
 	var lost uint64
@@ -221,6 +218,23 @@ func (l *relayLoop) step(work context.Context) (wait time.Duration, stopped bool
 		})
 	}
 	return at - now, stopped
+}
+
+// feed gives the core what statements and sends have come to.
+func (l *relayLoop) feed(work context.Context, now time.Duration, replies []*core.Call, outcomes []core.SendResult) {
+	for _, cl := range replies {
+		l.core.Reply(now, cl)
+		if cl.Op() == statement.OpMark && cl.Err == nil {
+			_ = fault.Hit(work, fault.AfterMark)
+		}
+		if cl.Err != nil && l.once && cl.Op() != statement.OpReport {
+			l.err = errors.Join(l.err, cl.Err)
+			l.core.Stop(now)
+		}
+	}
+	for _, res := range outcomes {
+		l.core.Outcome(now, res)
+	}
 }
 
 // execute runs a statement within its time limit. A statement is useless beyond the lease, since

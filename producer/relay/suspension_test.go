@@ -85,7 +85,7 @@ func TestNothingIsSentBeforeTheCoreKnowsThatTheProcessStoodStill(t *testing.T) {
 func TestStandstillIsNoticed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var s suspension
+		s := newSuspension()
 		begun := time.Now()
 		var jump, notices atomic.Int64
 		ended := make(chan struct{})
@@ -110,5 +110,45 @@ func TestStandstillIsNoticed(t *testing.T) {
 		if s.doubtful(time.Since(begun) + time.Hour) {
 			t.Error("nobody watches any more")
 		}
+	})
+}
+
+func TestNobodyLooksAtTheClockWhileTheRelayRests(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := newSuspension()
+		begun := time.Now()
+		var looks, notices atomic.Int64
+		now := func() time.Duration {
+			looks.Add(1)
+			return time.Since(begun)
+		}
+		ended := make(chan struct{})
+		ctx, stop := context.WithCancel(t.Context())
+		go func() {
+			defer close(ended)
+			s.watch(ctx, now, func() { notices.Add(1) })
+		}()
+		for range 2 {
+			time.Sleep(10*ticks + ticks/2)
+			s.rest()
+			time.Sleep(ticks)
+			before := looks.Load()
+			time.Sleep(time.Hour)
+			if n := looks.Load() - before; n != 0 || !s.doubtful(time.Since(begun)) {
+				t.Errorf("%d looks at the clock while resting", n)
+			}
+			s.resume(time.Since(begun))
+			s.rest()
+			s.resume(time.Since(begun)) // before the first tick
+			time.Sleep(10*ticks + ticks/2)
+			if n := looks.Load() - before; n != 10 || notices.Load() != 0 || s.doubtful(time.Since(begun)) {
+				t.Errorf("%d looks, %d notices behind a rest", n, notices.Load())
+			}
+		}
+		s.rest()
+		time.Sleep(ticks)
+		stop()
+		<-ended
 	})
 }

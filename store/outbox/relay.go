@@ -48,9 +48,16 @@ type SequenceChecker interface {
 // renewal.
 type Pulser interface {
 	// Pulse is [RelayStore.Renew], [RelayStore.Heartbeat], [Identifier.Identity] and
-	// [SequenceChecker.CheckSequence]. The error wraps [errors.ErrUnsupported], and nothing is
-	// changed, if the database needs the methods one by one.
-	Pulse(ctx context.Context, relay string, ttl time.Duration, leases []Lease, read int64) (Pulse, error)
+	// [SequenceChecker.CheckSequence]; unless poll is nil, then also [Looker.FetchAndLook]. The error
+	// wraps [errors.ErrUnsupported], and nothing is changed, if the database needs the methods one by
+	// one.
+	Pulse(ctx context.Context, relay string, ttl time.Duration, leases []Lease, read int64, poll *Poll) (Pulse, error)
+}
+
+// Poll is what a relay reads with a renewal.
+type Poll struct {
+	Ranges []Range
+	Look   []int // shards; none: deferred events are not looked for
 }
 
 // Pulse is the answer of [Pulser].
@@ -59,6 +66,9 @@ type Pulse struct {
 	Live     int    // visible relays
 	Identity string // "" if the database does not tell
 	Sequence error  // of CheckSequence
+
+	Rows []Queued      // of the poll
+	Next time.Duration // of the poll, as of FetchAndLook
 }
 
 // Looker is an optional part of a store that polls in one transaction.

@@ -25,7 +25,7 @@ func TestPulseIsARenewalAndAHeartbeat(t *testing.T) {
 	r.exec("UPDATE "+r.names.Table("outbox_shards")+" SET rewind_to = 7, rewind_ticket = 9 WHERE shard = $1", leases[1].Shard)
 	_, err := r.Heartbeat(r.ctx(), "b", time.Hour)
 	r.ok(err)
-	p, err := r.Pulse(r.ctx(), "a", time.Hour, leases, 1)
+	p, err := r.Pulse(r.ctx(), "a", time.Hour, leases, 1, nil)
 	r.ok(err)
 	name, err := r.Identity(r.ctx())
 	r.ok(err)
@@ -40,8 +40,23 @@ func TestPulseIsARenewalAndAHeartbeat(t *testing.T) {
 	if n := value[int](r, "SELECT count(*) FROM "+r.names.Table("outbox_shards")+" WHERE lease_until > clock_timestamp() + interval '50 minutes'"); n != len(p.Renewals) {
 		t.Errorf("%d leases last for an hour", n)
 	}
-	p, err = r.Pulse(r.ctx(), "a", time.Hour, leases, 2)
-	if behind, ok := errors.AsType[*outbox.SequenceError](p.Sequence); err != nil || !ok || behind.Last != 1 || behind.Highest != 2 {
+	read := &outbox.Poll{}
+	for _, lease := range leases {
+		read.Ranges, read.Look = append(read.Ranges, outbox.Range{Shard: lease.Shard, Limit: 2}), append(read.Look, lease.Shard)
+	}
+	p, err = r.Pulse(r.ctx(), "a", time.Hour, leases, 1, read)
+	if err != nil || len(p.Rows) != 1 || string(p.Rows[0].Payload) != "payload" || p.Next != -1 {
+		t.Errorf("poll: %d events, the next is due in %v: %v", len(p.Rows), p.Next, err)
+	}
+	later := event("key", "later")
+	later.DeliverAt = time.Now().Add(time.Hour)
+	r.write(later)
+	p, err = r.Pulse(r.ctx(), "a", time.Hour, leases, 1, read)
+	if err != nil || len(p.Rows) != 1 || p.Next < 59*time.Minute || p.Next > time.Hour {
+		t.Errorf("poll: %d events, the next is due in %v: %v", len(p.Rows), p.Next, err)
+	}
+	p, err = r.Pulse(r.ctx(), "a", time.Hour, leases, 3, nil)
+	if behind, ok := errors.AsType[*outbox.SequenceError](p.Sequence); err != nil || !ok || behind.Last != 2 || behind.Highest != 3 || p.Rows != nil {
 		t.Errorf("below an event that was read: %v, %v", p.Sequence, err)
 	}
 }
@@ -57,14 +72,14 @@ func TestPulseOfADatabaseThatHidesItsIdentityChangesNothing(t *testing.T) {
 	if err != nil || len(leases) != 1 {
 		t.Fatalf("%d leases, %v", len(leases), err)
 	}
-	if _, err := store.Pulse(t.Context(), "a", time.Minute, []outbox.Lease{leases[0].Lease}, 0); err != nil {
+	if _, err := store.Pulse(t.Context(), "a", time.Minute, []outbox.Lease{leases[0].Lease}, 0, nil); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := p.owner.Exec(t.Context(), "REVOKE EXECUTE ON FUNCTION pg_control_system() FROM PUBLIC"); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if _, err := store.Pulse(t.Context(), "b", time.Minute, []outbox.Lease{leases[0].Lease}, 0); !errors.Is(err, errors.ErrUnsupported) {
+		if _, err := store.Pulse(t.Context(), "b", time.Minute, []outbox.Lease{leases[0].Lease}, 0, nil); !errors.Is(err, errors.ErrUnsupported) {
 			t.Errorf("error is %v", err)
 		}
 	}

@@ -60,29 +60,45 @@ func (s *Store) Fetch(ctx context.Context, ranges []outbox.Range) ([]outbox.Queu
 
 // FetchAndLook implements [outbox.Looker].
 func (s *Store) FetchAndLook(ctx context.Context, ranges []outbox.Range, shards []int) (events []outbox.Queued, next time.Duration, err error) {
-	numbers := make([]int16, len(shards))
-	for i, no := range shards {
-		numbers[i] = int16(no)
-	}
 	var first pgtype.Int8
 	if s.keeps {
 		err = gathered(func(found []outbox.Queued) { events = bySeq(found) }, func(read func(pgx.Rows) error) error {
 			b := s.keptBatch()
-			b.Queue(s.sql[fetch], rangesOf(ranges)...).Query(read)
-			b.Queue(s.sql[firstDeferred], numbers).QueryRow(func(row pgx.Row) error { return row.Scan(&first) })
+			s.queuePoll(b, outbox.Poll{Ranges: ranges, Look: shards}, read, &first)
 			return s.pool.SendBatch(ctx, b).Close()
 		})
 	} else if events, err = s.Fetch(ctx, ranges); err == nil {
-		err = s.queryRow(ctx, firstDeferred, numbers).Scan(&first)
+		err = s.queryRow(ctx, firstDeferred, numbered(shards)).Scan(&first)
 	}
-	switch {
-	case err != nil:
+	if err != nil {
 		return nil, 0, failed("fetch events and look for deferred ones", err)
-	case !first.Valid:
-		return events, -1, nil
-	default:
-		return events, max(time.Duration(first.Int64)*time.Microsecond, 0), nil
 	}
+	return events, untilNext(first), nil
+}
+
+// queuePoll adds the statements of a poll to a batch of [Store.keptBatch].
+func (s *Store) queuePoll(b *pgx.Batch, poll outbox.Poll, read func(pgx.Rows) error, first *pgtype.Int8) {
+	b.Queue(s.sql[fetch], rangesOf(poll.Ranges)...).Query(read)
+	if len(poll.Look) > 0 {
+		b.Queue(s.sql[firstDeferred], numbered(poll.Look)).QueryRow(func(row pgx.Row) error { return row.Scan(first) })
+	}
+}
+
+// untilNext interprets the answer of [firstDeferred] as [outbox.Looker] does.
+func untilNext(first pgtype.Int8) time.Duration {
+	if !first.Valid {
+		return -1
+	}
+	return max(time.Duration(first.Int64)*time.Microsecond, 0)
+}
+
+// numbered returns the numbers of shards as an argument of a statement.
+func numbered(shards []int) []int16 {
+	numbers := make([]int16, len(shards))
+	for i, no := range shards {
+		numbers[i] = int16(no)
+	}
+	return numbers
 }
 
 // rangesOf returns the arguments of [fetch].

@@ -35,6 +35,22 @@ var idling = []Mutant{
 		Test:   Test{"producer/relay/internal/core", "TestEarlySignalIsFollowedByFrequentPolls"},
 	},
 	{
+		Name: "rest-without-a-renewal", Guarantee: "G4",
+		Broken: "An idle relay that stood still while its session ended sends an event before it hears of the end.",
+		File:   "producer/relay/loop.go",
+		Old:    `		c.Suspended(now) // nobody has looked`,
+		New:    `		c.Overdue(now, 0)`,
+		Test:   Test{"producer/relay", "TestIdleRelaySendsNothingThatMayBeOfAnotherRelay"},
+	},
+	{
+		Name: "poll-of-a-failed-renewal", Guarantee: "G2",
+		Broken: "What a poll would have found counts as read when its renewal has failed.",
+		File:   "producer/relay/internal/core/idle.go",
+		Old:    `	if s.poll.Err = err; err == nil {`,
+		New:    `	if err == nil {`,
+		Test:   Test{"producer/relay/internal/core", "TestRenewalThatFailsTakesNoEventAlong"},
+	},
+	{
 		Name: "due-event-looked-over", Guarantee: "G2",
 		Broken: "A deferred event that a poll of the queue finds due waits for the next poll of its own.",
 		File:   "producer/relay/internal/core/deferred.go",

@@ -119,9 +119,11 @@ var witnessing = []Mutant{
 		Name: "standstill-kept-from-the-core", Guarantee: "G4",
 		Broken: "The core goes on with leases from before a standstill.",
 		File:   "producer/relay/loop.go",
-		Old:    `		c.Suspended(now)`,
-		New:    `		c.Overdue(now, 0)`,
-		Test:   Test{"producer/relay", "TestNothingIsSentBeforeTheCoreKnowsThatTheProcessStoodStill"},
+		Old: ` { // before what has come in meanwhile
+		c.Suspended(now)`,
+		New: ` {
+		c.Overdue(now, 0)`,
+		Test: Test{"producer/relay", "TestNothingIsSentBeforeTheCoreKnowsThatTheProcessStoodStill"},
 	},
 	{
 		Name: "renewal-of-before-a-standstill", Guarantee: "G4",

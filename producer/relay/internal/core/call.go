@@ -69,6 +69,7 @@ type fetchKey struct {
 type renew struct {
 	statement.Renew
 
+	poll    *Call   // Renew.Poll as a call of the reader; nil: there is none
 	early   bool    // for news, before the renewal is due
 	beats   bool    // a heartbeat was asked for
 	awaited []int64 // shardState.replaysAwaited of the shards when the call was issued

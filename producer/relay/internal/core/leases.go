@@ -155,13 +155,16 @@ func (ls *leases) renewalDue() bool {
 	return ls.now >= ls.renewAt || together && ls.now+ls.cfg.LeaseTTL/12 >= ls.renewAt
 }
 
-// renewCall renews the leases. A renewal that is due takes the heartbeat along, which is due at about
-// the same time.
+// renewCall renews the leases. A renewal that is due takes along the heartbeat, which is due at about
+// the same time, and the poll of an idle relay.
 func (ls *leases) renewCall() *Call {
 	ls.told = false
 	s := &renew{early: !ls.renewalDue()}
 	if !s.early && !ls.stopping && !ls.beatsApart {
 		s.Beat, s.beats = &statement.Heartbeat{Read: ls.numbers.read}, true
+		if s.poll = ls.reader.join(); s.poll != nil {
+			s.Poll = &s.poll.fetch().Fetch
+		}
 	}
 	cl := ask(s)
 	for _, sh := range ls.shards {
@@ -198,15 +201,6 @@ func (ls *leases) releaseCall(forget bool) *Call {
 	return cl
 }
 
-func (ls *leases) allIdle() bool {
-	for _, sh := range ls.shards {
-		if sh != nil && !sh.idle() {
-			return false
-		}
-	}
-	return true
-}
-
 func (ls *leases) reply(cl *Call) {
 	ls.busy = nil
 	if cl.Err != nil {
@@ -219,7 +213,7 @@ func (ls *leases) reply(cl *Call) {
 		ls.health.renewed = ls.now
 		ls.renewedAt = ls.now
 		if !s.early {
-			ls.renewAt, ls.lows.wanted = cl.issued+ls.cfg.LeaseTTL/3, true
+			ls.renewAt, ls.lows.wanted = cl.issued+ls.interval(), true
 		}
 		if cl.issued < ls.witness.stoodAt {
 			ls.renewAt = 0
@@ -250,7 +244,7 @@ func (ls *leases) reply(cl *Call) {
 
 // beaten takes a heartbeat over.
 func (ls *leases) beaten(s *statement.Heartbeat, issued time.Duration) {
-	ls.beatAsked, ls.beatAt, ls.beatsApart = issued, issued+ls.cfg.LeaseTTL/3, false
+	ls.beatAsked, ls.beatAt, ls.beatsApart = issued, issued+ls.interval(), false
 	ls.reports.beat()
 	ls.identified(s.Identity)
 	ls.numbers.checked(s)

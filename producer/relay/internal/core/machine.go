@@ -194,6 +194,9 @@ func (c *Machine) Reply(now time.Duration, cl *Call) {
 	case statement.OpRenew, statement.OpHeartbeat, statement.OpAcquire, statement.OpRelease, statement.OpClearRewind, statement.OpKeepLow,
 		statement.OpAttest, statement.OpEndedWitnesses, statement.OpExpire:
 		c.leases.reply(cl)
+		if s, is := cl.Statement.(*renew); is && s.poll != nil {
+			c.joined(cl.Err, s)
+		}
 	case statement.OpReport:
 		c.reports.reply(cl)
 	case statement.OpFetch, statement.OpFetchKey, statement.OpWriters, statement.OpBlocked, statement.OpDue, statement.OpUndefer:

@@ -43,3 +43,12 @@ func (c *Machine) shardsQuiescent() bool {
 	}
 	return true
 }
+
+func (ls *leases) allIdle() bool {
+	for _, sh := range ls.shards {
+		if sh != nil && !sh.idle() {
+			return false
+		}
+	}
+	return true
+}

@@ -38,10 +38,15 @@ const (
 
 // longest returns the longest time until the next poll.
 func (sg *signals) longest() time.Duration {
-	if sg.cfg.PollIdle > sg.cfg.PollMax && sg.heard && sg.now >= sg.doubtUntil && (sg.now-sg.newsAt)/idleAfter >= sg.cfg.PollIdle {
+	if sg.idle() {
 		return sg.cfg.PollIdle
 	}
 	return sg.cfg.PollMax
+}
+
+// idle tells whether signals work and no event has come for a while.
+func (sg *signals) idle() bool {
+	return sg.cfg.PollIdle > sg.cfg.PollMax && sg.heard && sg.now >= sg.doubtUntil && (sg.now-sg.newsAt)/idleAfter >= sg.cfg.PollIdle
 }
 
 // listening takes over that a signal has arrived, or that listening has ended.

@@ -1,6 +1,7 @@
 package core
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -8,6 +9,7 @@ import (
 	"github.com/boxpair/boxpair/idgen"
 	"github.com/boxpair/boxpair/producer/internal/wakeup"
 	"github.com/boxpair/boxpair/producer/relay/internal/statement"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // idling is a relay to which a signal has brought an event, long ago.
@@ -36,7 +38,7 @@ func TestIdleRelayPollsRarelyWhileSignalsArrive(t *testing.T) {
 	t.Parallel()
 	r, rel := idling(t)
 	n := r.minute(rel)
-	if n[statement.OpFetch] > 13 || n[statement.OpUndefer] > 1 || len(rel.calls) > 36 {
+	if n[statement.OpRenew] > 12 || len(rel.calls)-n[statement.OpRenew] > 5 {
 		t.Errorf("in a minute: %v", n)
 	}
 	for range 3 {
@@ -52,6 +54,59 @@ func TestIdleRelayPollsRarelyWhileSignalsArrive(t *testing.T) {
 	r.run(2 * time.Minute)
 	if at := r.seenAt(seq); at < due || at > due+time.Millisecond {
 		t.Errorf("an event due at %v was sent at %v", due, at)
+	}
+}
+
+// TestRenewalThatFailsTakesNoEventAlong: an idle relay renews its leases and polls in one transaction.
+func TestRenewalThatFailsTakesNoEventAlong(t *testing.T) {
+	t.Parallel()
+	for _, method := range []string{"Renew", "Fetch"} {
+		t.Run(method, func(t *testing.T) {
+			t.Parallel()
+			r, rel := idling(t)
+			failing := true
+			r.store.Fail = func(called string) error {
+				if called == method && failing {
+					failing = false
+					return errRefused
+				}
+				return nil
+			}
+			at, seq := r.now, r.store.Add("topic", "key")
+			r.run(15 * time.Second)
+			if seen := r.seenAt(seq); seen < 0 || seen-at > 6*time.Second || failing {
+				t.Errorf("committed at %v, sent at %v; still to fail: %t", at, seen, failing)
+			}
+			if n := rel.noted("lease lost"); n != 0 || r.store.Calls["Acquire"] != 1 {
+				t.Errorf("%d leases lost, %d times acquired", n, r.store.Calls["Acquire"])
+			}
+			r.drained()
+		})
+	}
+}
+
+func TestStoreThatNeedsTheMethodsOneByOneIsPolledBehindTheRenewal(t *testing.T) {
+	t.Parallel()
+	r, rel := idling(t)
+	seq := r.store.Add("topic", "key")
+	s := &statement.Renew{Beat: new(statement.Heartbeat), Poll: new(statement.Fetch)}
+	for no, sh := range rel.core.shards {
+		s.Leases = append(s.Leases, sh.lease())
+		s.Poll.Ranges = append(s.Poll.Ranges, outbox.Range{Shard: no, After: seq - 1, Limit: 1})
+	}
+	parts := struct{ outbox.RelayStore }{r.store}
+	err := s.Execute(t.Context(), parts, rel.core.cfg.Asker())
+	if err != nil || s.PollErr != nil || len(s.Renewals) != len(s.Leases) || s.Beat != nil || len(s.Poll.Rows) != 1 {
+		t.Errorf("%d renewals, heartbeat %v, %d events: %v, %v", len(s.Renewals), s.Beat, len(s.Poll.Rows), err, s.PollErr)
+	}
+	r.store.Fail = func(method string) error {
+		if method == "Fetch" {
+			return errRefused
+		}
+		return nil
+	}
+	if err := s.Execute(t.Context(), parts, rel.core.cfg.Asker()); err != nil || !errors.Is(s.PollErr, errRefused) {
+		t.Errorf("a poll that fails behind a renewal: %v, %v", err, s.PollErr)
 	}
 }
 

@@ -69,6 +69,7 @@ type simRelay struct {
 	core    *Machine
 	stopped time.Duration // until then
 	witness simWitness
+	resting bool         // it does not notice that it stood still
 	calls   []*Call      // not executed
 	done    []*Call      // executed, not told
 	sends   []rigSend    // not at the broker
@@ -92,7 +93,7 @@ func newSimulation(t testing.TB, seed uint64) *simulation {
 		Window: pick(1, 3, 8, 50), MaxPerKey: pick(1, 2, 5), FetchSize: pick(1, 4, 100),
 		MaxAttempts: pick(1, 2, 4), HoldDeadKeys: flag(), LeaseTTL: 2 * time.Second,
 		Backoff:            Backoff{Initial: 50 * time.Millisecond, Max: 500 * time.Millisecond},
-		RouteProbeInterval: 50 * time.Millisecond, PollIdle: time.Duration(pick(0, 700, 3000)) * time.Millisecond,
+		RouteProbeInterval: 50 * time.Millisecond, PollIdle: time.Duration(pick(0, 501, 3000)) * time.Millisecond,
 	}
 	s.limits = coreLimits{
 		cold: pick(1, 2, 16), follow: pick(1, 3, 2000), blocked: pick(1, 2, 1000), due: pick(1, 5, 256),
@@ -276,7 +277,12 @@ func (rel *simRelay) step() bool {
 			rel.one()
 		}
 	}
+	if rel.resting && !rel.core.Idle() {
+		rel.core.Suspended(s.now)
+		rel.resting = false
+	}
 	rel.core.Advance(s.now)
+	rel.resting = rel.core.Idle()
 	calls, sends, notes := rel.core.Flush()
 	if s.trace {
 		for _, cl := range calls {
@@ -377,6 +383,9 @@ func (s *simulation) pauseRelay() {
 		if slices.ContainsFunc(other.calls, func(cl *Call) bool { return cl.Op() >= statement.OpMark && cl.Op() < statement.OpPauses }) {
 			rel = other
 		}
+	}
+	if i := slices.IndexFunc(s.relays, func(other *simRelay) bool { return other.resting }); i >= 0 && s.chance(2) {
+		rel = s.relays[i]
 	}
 	rel.stopped = s.now + time.Duration(s.rnd.IntN(6000))*time.Millisecond
 	if s.wild.witnesses && s.chance(2) {

@@ -33,14 +33,18 @@ func (rel *simRelay) unaware() bool {
 	return rel.witness.ended && rel.sim.now >= rel.witness.endedAt+witnessGrace
 }
 
-// goOn tells a relay that was stopped that it stood still. Whether its session has ended it learns later,
-// as any relay does.
+// goOn tells a relay that was stopped that it stood still, unless it rests. Whether its session has ended it
+// learns later, as any relay does.
 func (rel *simRelay) goOn() {
 	if rel.stopped == 0 {
 		return
 	}
 	rel.stopped = 0
-	rel.core.Suspended(rel.sim.now)
+	if rel.resting {
+		rel.sim.counts.Rested++
+	} else {
+		rel.core.Suspended(rel.sim.now)
+	}
 	if rel.witness.ended {
 		rel.witness.endedAt = rel.sim.now
 	}

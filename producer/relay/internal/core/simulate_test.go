@@ -136,6 +136,7 @@ type simCounts struct {
 	FailOvers   int `json:"fail_overs"`
 	Witnesses   int `json:"witnesses"` // that ended while their relay went on
 	Expiries    int `json:"expiries"`  // statements that ended leases
+	Rested      int `json:"rested"`    // stops of relays that did not notice
 }
 
 func (a *simCounts) add(b simCounts) {
@@ -149,6 +150,7 @@ func (a *simCounts) add(b simCounts) {
 	a.Statements += b.Statements
 	a.Witnesses += b.Witnesses
 	a.Expiries += b.Expiries
+	a.Rested += b.Rested
 	a.Batches += b.Batches
 	a.Outages += b.Outages
 	a.Refusals += b.Refusals

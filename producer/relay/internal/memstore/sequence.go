@@ -67,7 +67,7 @@ func (f *Store) Numbers(seqs []int64) []int64 {
 }
 
 // Pulse implements [outbox.Pulser].
-func (f *Store) Pulse(ctx context.Context, relay string, ttl time.Duration, leases []outbox.Lease, read int64) (p outbox.Pulse, err error) {
+func (f *Store) Pulse(ctx context.Context, relay string, ttl time.Duration, leases []outbox.Lease, read int64, poll *outbox.Poll) (p outbox.Pulse, err error) {
 	if p.Renewals, err = f.Renew(ctx, relay, ttl, leases); err != nil {
 		return outbox.Pulse{}, err
 	}
@@ -78,5 +78,10 @@ func (f *Store) Pulse(ctx context.Context, relay string, ttl time.Duration, leas
 		return outbox.Pulse{}, err
 	}
 	p.Sequence = f.CheckSequence(ctx, read)
+	if poll != nil {
+		if p.Rows, p.Next, err = f.FetchAndLook(ctx, poll.Ranges, poll.Look); err != nil {
+			return outbox.Pulse{}, err
+		}
+	}
 	return p, nil
 }

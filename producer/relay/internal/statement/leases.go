@@ -11,8 +11,10 @@ import (
 type Renew struct {
 	Leases []outbox.Lease
 	Beat   *Heartbeat // wanted in the same transaction; nil in the answer if there was none
+	Poll   *Fetch     // wanted in the same transaction as well; nil: no poll is wanted
 
 	Renewals []outbox.Renewal
+	PollErr  error // of Poll, where the leases were extended
 }
 
 // Op is [OpRenew].
@@ -23,16 +25,22 @@ func (s *Renew) Execute(ctx context.Context, store outbox.RelayStore, by *Asker)
 	beat := s.Beat
 	s.Beat = nil
 	if pulser, ok := store.(outbox.Pulser); ok && beat != nil {
-		pulse, err := pulser.Pulse(ctx, by.Name, by.LeaseTTL, s.Leases, beat.Read)
+		pulse, err := pulser.Pulse(ctx, by.Name, by.LeaseTTL, s.Leases, beat.Read, s.Poll.poll())
 		if err == nil {
 			beat.Live, beat.Identity, beat.Sequence = pulse.Live, pulse.Identity, pulse.Sequence
 			s.Renewals, s.Beat = pulse.Renewals, beat
+			if s.Poll != nil {
+				s.Poll.Rows, s.Poll.Next = pulse.Rows, pulse.Next
+			}
 		}
 		if !errors.Is(err, errors.ErrUnsupported) {
 			return err
 		}
 	}
 	s.Renewals, err = store.Renew(ctx, by.Name, by.LeaseTTL, s.Leases)
+	if s.Poll != nil && err == nil {
+		s.PollErr = s.Poll.Execute(ctx, store, by)
+	}
 	return err
 }
 

@@ -19,6 +19,14 @@ type Fetch struct {
 // Op is [OpFetch].
 func (*Fetch) Op() Op { return OpFetch }
 
+// poll returns what a renewal takes along.
+func (s *Fetch) poll() *outbox.Poll {
+	if s == nil {
+		return nil
+	}
+	return &outbox.Poll{Ranges: s.Ranges, Look: s.Look}
+}
+
 // Execute implements [Statement].
 func (s *Fetch) Execute(ctx context.Context, store outbox.RelayStore, _ *Asker) (err error) {
 	if looker, ok := store.(outbox.Looker); ok && len(s.Look) > 0 {

@@ -1,0 +1,43 @@
+package core
+
+import "time"
+
+// Idle tells whether the machine waits for a signal of events: none is in memory, and none has come for a
+// while. It sends no event before an input after which it is not idle.
+func (c *Machine) Idle() bool {
+	return c.signals.idle() && c.keys.buffered == 0 && c.reader.woken.None()
+}
+
+// interval is the time between two renewals, and between two heartbeats. An idle relay without others has
+// little to lose: a statement that fails leaves time for one more, and nobody waits for a share.
+func (ls *leases) interval() time.Duration {
+	if ls.Idle() && ls.live <= 1 {
+		return ls.cfg.LeaseTTL / 2
+	}
+	return ls.cfg.LeaseTTL / 3
+}
+
+// join makes a poll that is a part of the next renewal, if the relay is idle. Otherwise it returns nil. The
+// next poll comes with the next renewal, or a little later by itself.
+func (rd *reader) join() *Call {
+	if !rd.Idle() || rd.busy != nil || rd.fails > 0 || rd.late.held != nil {
+		return nil
+	}
+	rd.pollAll()
+	cl := rd.fetchRanges()
+	if cl == nil {
+		return nil
+	}
+	rd.pollAt += rd.delay / 2
+	cl.issued, rd.busy = rd.now, cl
+	return cl
+}
+
+// joined takes back the poll that a renewal took along. err is the error of the renewal.
+func (c *Machine) joined(err error, s *renew) {
+	if s.poll.Err = err; err == nil {
+		s.poll.Err = s.PollErr
+		c.noteCall(s.poll)
+	}
+	c.reader.reply(s.poll)
+}
