@@ -102,7 +102,8 @@ func TestWhySaysWhatAnEventWaitsForAndHowToHealIt(t *testing.T) {
 	r.exec(`UPDATE boxpair.outbox_parked SET state = 'dead', next_attempt_at = NULL`)
 	r.says(exitFound, "why "+whole, "dead        its attempts are used up", "boxpair dead redrive "+whole+" --outbox", "boxpair dead discard "+whole+" --outbox")
 
-	r.exec(`DELETE FROM boxpair.outbox_queue WHERE id = 2`, `INSERT INTO boxpair.outbox_receipts (relay, event_ids) VALUES ('relay-1', '{2}')`)
+	r.exec(`DELETE FROM boxpair.outbox_queue WHERE id = 2`, `INSERT INTO boxpair.outbox_receipts (relay, delivered_at, event_ids)
+		SELECT 'relay-1', created_at, '{2}' FROM boxpair.outbox_events WHERE id = 2`) // at once, however long this test takes
 	r.says(exitOK, "why "+id(2).String(), "delivered   the broker confirmed it", ", to relay relay-1\n", "no consumer of the given databases has it yet")
 
 	r.exec(`INSERT INTO boxpair.inbox_consumers (name, window_size) VALUES ('stock/reserve', '14 days'), ('mail/send', '14 days')`,
