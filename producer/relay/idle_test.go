@@ -7,8 +7,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
+
 	"github.com/boxpair/boxpair/idgen"
 	"github.com/boxpair/boxpair/producer/internal/wakeup"
+	"github.com/boxpair/boxpair/transport"
 )
 
 func TestIdleRelayCostsFewStatementsWhileItsSignalsArrive(t *testing.T) {
@@ -61,6 +64,33 @@ type sessions struct{ *listened }
 func (s sessions) ListenWitnessed(ctx context.Context, witnessed func(int64), woken func(string)) error {
 	witnessed(1)
 	return s.Listen(ctx, woken)
+}
+
+func TestRelayWithEventsInMemoryDoesNotRest(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := sessions{&listened{realStore(), make(chan func(string), 1), make(chan error)}}
+		s.Sessions[1] = true
+		begun := time.Now()
+		sender := &fakeSender{answer: func(string, *message.Message) transport.Result {
+			if time.Since(begun) < time.Minute {
+				return transport.Result{Outcome: transport.Unavailable, Err: errCut}
+			}
+			return transport.Result{Outcome: transport.Confirmed}
+		}}
+		defer running(t, relayOn(t, s, &wakeup.Signal{}, sender, Config{}))()
+		woken := <-s.listens
+		s.Add("topic", "key")
+		woken("other")
+		time.Sleep(2 * time.Minute)
+		s.Mu.Lock()
+		defer s.Mu.Unlock()
+		for _, queue := range s.Queue {
+			if len(queue) > 0 {
+				t.Error("an event that waited for the broker is never sent")
+			}
+		}
+	})
 }
 
 // TestIdleRelaySendsNothingThatMayBeOfAnotherRelay: an idle relay does not notice that it stands still, and

@@ -82,18 +82,27 @@ func TestNothingIsSentBeforeTheCoreKnowsThatTheProcessStoodStill(t *testing.T) {
 	})
 }
 
+// watching watches the clock now until stop is called, and counts the notices.
+func watching(t *testing.T, now func() time.Duration) (s *suspension, notices *atomic.Int64, stop func()) {
+	s, notices = newSuspension(), new(atomic.Int64)
+	ended := make(chan struct{})
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		defer close(ended)
+		s.watch(ctx, now, func() { notices.Add(1) })
+	}()
+	return s, notices, func() {
+		cancel()
+		<-ended
+	}
+}
+
 func TestStandstillIsNoticed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := newSuspension()
 		begun := time.Now()
-		var jump, notices atomic.Int64
-		ended := make(chan struct{})
-		ctx, stop := context.WithCancel(t.Context())
-		go func() {
-			defer close(ended)
-			s.watch(ctx, func() time.Duration { return time.Since(begun) + time.Duration(jump.Load()) }, func() { notices.Add(1) })
-		}()
+		var jump atomic.Int64
+		s, notices, stop := watching(t, func() time.Duration { return time.Since(begun) + time.Duration(jump.Load()) })
 		time.Sleep(10*ticks + ticks/2)
 		synctest.Wait()
 		if notices.Load() != 0 || s.doubtful(time.Since(begun)) {
@@ -106,7 +115,6 @@ func TestStandstillIsNoticed(t *testing.T) {
 			t.Errorf("%d notices of a standstill", notices.Load())
 		}
 		stop()
-		<-ended
 		if s.doubtful(time.Since(begun) + time.Hour) {
 			t.Error("nobody watches any more")
 		}
@@ -116,19 +124,12 @@ func TestStandstillIsNoticed(t *testing.T) {
 func TestNobodyLooksAtTheClockWhileTheRelayRests(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		s := newSuspension()
 		begun := time.Now()
-		var looks, notices atomic.Int64
-		now := func() time.Duration {
+		var looks atomic.Int64
+		s, notices, stop := watching(t, func() time.Duration {
 			looks.Add(1)
 			return time.Since(begun)
-		}
-		ended := make(chan struct{})
-		ctx, stop := context.WithCancel(t.Context())
-		go func() {
-			defer close(ended)
-			s.watch(ctx, now, func() { notices.Add(1) })
-		}()
+		})
 		for range 2 {
 			time.Sleep(10*ticks + ticks/2)
 			s.rest()
@@ -149,6 +150,5 @@ func TestNobodyLooksAtTheClockWhileTheRelayRests(t *testing.T) {
 		s.rest()
 		time.Sleep(ticks)
 		stop()
-		<-ended
 	})
 }

@@ -43,6 +43,22 @@ var idling = []Mutant{
 		Test:   Test{"producer/relay", "TestIdleRelaySendsNothingThatMayBeOfAnotherRelay"},
 	},
 	{
+		Name: "rest-with-events-in-memory", Guarantee: "G2",
+		Broken: "A relay rests while an event waits for the broker, and never sends the event.",
+		File:   "producer/relay/internal/core/idle.go",
+		Old:    `c.signals.idle() && c.keys.buffered == 0`,
+		New:    `c.signals.idle()`,
+		Test:   Test{"producer/relay", "TestRelayWithEventsInMemoryDoesNotRest"},
+	},
+	{
+		Name: "poll-beside-a-read", Guarantee: "G4",
+		Broken: "A renewal takes a poll along while a read is under way, which may show an older state than the poll.",
+		File:   "producer/relay/internal/core/idle.go",
+		Old:    ` || rd.busy != nil || `,
+		New:    ` || `,
+		Test:   Test{"producer/relay/internal/core", "TestRenewalTakesNoPollAlongBesideARead"},
+	},
+	{
 		Name: "poll-of-a-failed-renewal", Guarantee: "G2",
 		Broken: "What a poll would have found counts as read when its renewal has failed.",
 		File:   "producer/relay/internal/core/idle.go",

@@ -3,9 +3,10 @@ package core
 import "time"
 
 // Idle tells whether the machine waits for a signal of events: none is in memory, and none has come for a
-// while. It sends no event before an input after which it is not idle.
+// while. It sends no event before an input after which it is not idle. A signal of events in the shards of
+// others changes nothing.
 func (c *Machine) Idle() bool {
-	return c.signals.idle() && c.keys.buffered == 0 && c.reader.woken.None()
+	return c.signals.idle() && c.keys.buffered == 0
 }
 
 // interval is the time between two renewals, and between two heartbeats. An idle relay without others has

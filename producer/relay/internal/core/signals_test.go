@@ -57,6 +57,42 @@ func TestIdleRelayPollsRarelyWhileSignalsArrive(t *testing.T) {
 	}
 }
 
+// Each commit wakes all relays, whose shards it is about or not.
+func TestSignalsOfOthersShardsRouseNoIdleRelay(t *testing.T) {
+	t.Parallel()
+	r, rel := idling(t)
+	other := r.start(Options{PollIdle: 5 * time.Second})
+	r.run(30 * time.Second)
+	if !rel.core.Idle() {
+		t.Fatal("the relay is not idle")
+	}
+	for no, sh := range other.core.shards {
+		if sh != nil {
+			rel.core.Wake(r.now, wakeup.Wakeup{Shards: 1 << no})
+		}
+	}
+	if !rel.core.Idle() {
+		t.Error("the relay is not idle behind commits to shards of another one")
+	}
+	rel.core.Wake(r.now, wakeup.All)
+	if rel.core.Idle() {
+		t.Error("the relay is idle behind a commit to its own shards")
+	}
+}
+
+func TestRenewalTakesNoPollAlongBesideARead(t *testing.T) {
+	t.Parallel()
+	r, rel := idling(t)
+	rel.hold = func(cl *Call) bool { return cl.Op() == statement.OpFetch }
+	rel.core.Wake(r.now, wakeup.All)
+	r.run(time.Millisecond)
+	read := rel.core.reader.busy
+	r.run(30 * time.Second)
+	if read == nil || rel.core.reader.busy != read || !rel.core.Idle() {
+		t.Errorf("a read is under way: %t, the same later: %t; idle: %t", read != nil, rel.core.reader.busy == read, rel.core.Idle())
+	}
+}
+
 // TestRenewalThatFailsTakesNoEventAlong: an idle relay renews its leases and polls in one transaction.
 func TestRenewalThatFailsTakesNoEventAlong(t *testing.T) {
 	t.Parallel()
