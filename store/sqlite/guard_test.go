@@ -3,29 +3,48 @@ package sqlite_test
 import (
 	"context"
 	"database/sql"
+	sqldriver "database/sql/driver"
 	"errors"
 	"fmt"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/uuid"
+	driver "modernc.org/sqlite"
 
 	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/store/sqlite"
 )
 
-// endless is a writing statement that runs until it is interrupted.
-const endless = `INSERT INTO effects WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n`
+// endless is a writing statement that runs until it is interrupted. Its function tells the test
+// that the statement runs.
+const endless = `INSERT INTO effects WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT test_runs(?) FROM n`
+
+// running has the function to call when an endless statement runs, by the statement's argument.
+var running sync.Map
+
+func init() {
+	driver.MustRegisterScalarFunction("test_runs", 1, func(_ *driver.FunctionContext, args []sqldriver.Value) (sqldriver.Value, error) {
+		if runs, ok := running.Load(args[0]); ok {
+			runs.(func())()
+		}
+		return args[0], nil
+	})
+}
 
 // interrupt runs a writing statement in tx and interrupts the statement: SQLite rolls the whole
-// transaction back.
+// transaction back. A statement whose context ends before it runs would lose nothing.
 func interrupt(ctx context.Context, tx *sql.Tx) error {
-	ctx, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	_, err := tx.ExecContext(ctx, endless)
+	name := uuid.NewString()
+	running.Store(name, func() { cancel() })
+	defer running.Delete(name)
+	_, err := tx.ExecContext(ctx, endless, name)
 	return err
 }
 
