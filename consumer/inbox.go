@@ -52,6 +52,7 @@ type Inbox[TX any] struct {
 	notices  notice.Queue // to the observer
 
 	madeAt time.Time // by New
+	ranAt  time.Time // by Run, for the goroutines that Run starts
 
 	random func(most time.Duration) time.Duration // replaced by simulations
 }

@@ -26,6 +26,8 @@ const (
 	reportEvery = 5 * time.Second
 	// reportIdle is the time between two reports of a process whose handlers do nothing.
 	reportIdle = 10 * time.Second
+	// behindLook is how much later than a look for due messages a report comes.
+	behindLook = 100 * time.Millisecond
 	// reportTTL is how long a report is listed: a process stays listed if two reports in a row fail.
 	// It is also the longest wait after a failure.
 	reportTTL = 30 * time.Second
@@ -76,16 +78,16 @@ func (r *reporter[TX]) run(ctx context.Context) {
 func (r *reporter[TX]) once(ctx context.Context) time.Duration {
 	reports, now := r.inbox.handlerReports(), time.Now()
 	if len(reports) == 0 {
-		return reportEvery
+		return r.next()
 	}
-	if now.Sub(r.writtenAt) < reportIdle && reflect.DeepEqual(reports, r.written) {
-		return reportEvery
+	if now.Sub(r.writtenAt) < reportIdle-reportEvery/2 && reflect.DeepEqual(reports, r.written) {
+		return r.next()
 	}
 	err := r.write(ctx, reportTimeout, r.inbox.withBacklogs(ctx, reports))
 	if err == nil {
 		r.written, r.writtenAt, r.fails = reports, now, 0
 		clear(r.logged)
-		return reportEvery
+		return r.next()
 	}
 	if class := r.inbox.store.Classify(err); !r.logged[class] {
 		r.logged[class] = true
@@ -95,6 +97,9 @@ func (r *reporter[TX]) once(ctx context.Context) time.Duration {
 	r.fails++
 	return min(doubled(reportEvery, r.fails-1), reportTTL)
 }
+
+// next returns the wait until the next report, which comes behind a look for due messages.
+func (r *reporter[TX]) next() time.Duration { return r.inbox.tick(reportEvery) + behindLook }
 
 // write replaces the reports of the process. The end of ctx does not cut it short: a report that is
 // committed late would list a process that has ended.

@@ -23,6 +23,9 @@ import (
 // twoWeeks is the default of Config.Window.
 const twoWeeks = 14 * 24 * time.Hour
 
+// behindLook is how much later than a look for due messages a report comes.
+const behindLook = 100 * time.Millisecond
+
 // wantReports checks how many reports were written, and returns the last.
 func (r *rig) wantReports(want int) fakeReport {
 	r.t.Helper()
@@ -101,7 +104,7 @@ func TestReportsCountWhatTheHandlerHasDone(t *testing.T) {
 		done := make(chan struct{})
 		go func() { defer close(done); r.consume(msg(4)) }()
 		<-enter
-		time.Sleep(3 * time.Second)
+		time.Sleep(3*time.Second + behindLook)
 		synctest.Wait()
 		got := r.wantReports(2).handlers[0]
 		if n := len(got.LastError); n > 1<<10 || n < 1000 || !strings.HasPrefix(got.LastError, "rejected: out of stock\uFFFDü") {
@@ -209,9 +212,9 @@ func TestIdleProcessReportsEveryTenSeconds(t *testing.T) {
 		r := newRig(t, setup{})
 		defer r.run()()
 		begun := time.Now()
-		time.Sleep(100 * time.Second)
+		time.Sleep(100*time.Second + behindLook)
 		synctest.Wait()
-		if r.wantReports(11); r.store.reported()[10].at != begun.Add(100*time.Second) {
+		if r.wantReports(11); r.store.reported()[10].at != begun.Add(100*time.Second+behindLook) {
 			t.Error("reports are not written every ten seconds")
 		}
 		r.consume(msg(1))

@@ -23,6 +23,7 @@ func (i *Inbox[TX]) Run(ctx context.Context) error {
 	}
 	defer i.running.Store(false)
 	i.runCalled.Store(true)
+	i.ranAt = time.Now()
 	ctx, refuse := context.WithCancelCause(ctx)
 	defer refuse(nil)
 	var wg sync.WaitGroup
@@ -92,6 +93,13 @@ func (i *Inbox[TX]) RunOnce(ctx context.Context) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// tick returns the wait until the next of the times that are so far apart since Run was called. Statements
+// of an idle process come together: a pool hands all of them the connection of the first, and looks only
+// once whether the connection lives.
+func (i *Inbox[TX]) tick(apart time.Duration) time.Duration {
+	return apart - time.Since(i.ranAt)%apart
 }
 
 // run handles parked messages until ctx ends.
@@ -195,7 +203,7 @@ func (p *parkedPool[TX]) begin(ctx context.Context) (room bool) {
 }
 
 // sort makes the due messages ready that are neither in flight nor skipped, and returns the wait
-// until a skipped message may be tried again, or PollInterval. Processes that are named the same
+// until a skipped message may be tried again, or until the next poll. Processes that are named the same
 // messages would take them in one order and meet at each message, so they change the order.
 func (p *parkedPool[TX]) sort(seqs []int64) time.Duration {
 	now, wait := time.Now(), p.h.inbox.cfg.PollInterval
@@ -216,6 +224,9 @@ func (p *parkedPool[TX]) sort(seqs []int64) time.Duration {
 		p.ready = append(p.ready, seq)
 	}
 	p.skipped = skipped
+	if len(skipped) == 0 {
+		wait = p.h.inbox.tick(wait)
+	}
 	if p.contended {
 		p.contended = false
 		for n := len(p.ready) - 1; n > 0; n-- {

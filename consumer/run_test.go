@@ -121,6 +121,37 @@ func TestOneSlowParkedMessageDelaysNoOther(t *testing.T) {
 	})
 }
 
+// TestIdleInboxLooksAtEvenTimes: at those times other parts of the process use the connection, too.
+func TestIdleInboxLooksAtEvenTimes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, begun := newFake(), time.Now()
+		var calls atomic.Int64
+		r := newRig(t, setup{store: store, fn: func(context.Context, *work, *message.Message) error {
+			if calls.Add(1) == 1 {
+				return consumer.RetryAfter(2300*time.Millisecond, errHandler)
+			}
+			return nil
+		}})
+		defer r.run()()
+		at := func(d time.Duration) (looks int) {
+			time.Sleep(time.Until(begun.Add(d)))
+			synctest.Wait()
+			return store.called("due")
+		}
+		at(7 * time.Second)
+		r.consume(msg(1))
+		at(9300 * time.Millisecond)
+		r.wantDone(number(1), 1)
+		for even := 10 * time.Second; even < 30*time.Second; even += 5 * time.Second {
+			before := at(even - 1)
+			if during := at(even); during != before+1 {
+				t.Errorf("%d looks at %v, want 1", during-before, even)
+			}
+		}
+	})
+}
+
 func TestParkedMessagesThatAreDueAtTheStartAreHandledAsManyAtOnceAsOthers(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

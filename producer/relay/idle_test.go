@@ -58,6 +58,37 @@ func TestIdleRelayCostsFewStatementsWhileItsSignalsArrive(t *testing.T) {
 	})
 }
 
+// TestIdleRelayRenewsAtEvenTimes: a moment before an idle inbox of the same process looks, whose statement
+// then comes on the same connection.
+func TestIdleRelayRenewsAtEvenTimes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := &listened{realStore(), make(chan func(string), 1), make(chan error)}
+		begun := time.Now()
+		defer running(t, relayOn(t, l, &wakeup.Signal{}, &fakeSender{}, Config{}))()
+		woken := <-l.listens
+		at := func(d time.Duration) (renewals int) {
+			time.Sleep(time.Until(begun.Add(d)))
+			synctest.Wait()
+			l.Mu.Lock()
+			defer l.Mu.Unlock()
+			return l.Calls["Renew"]
+		}
+		for n := range 3 {
+			minutes := time.Duration(2*n) * time.Minute
+			at(minutes + 3300*time.Millisecond)
+			l.Add("topic", "key")
+			woken("other")
+			for even := minutes + time.Minute; even < minutes+90*time.Second; even += 5 * time.Second {
+				before := at(even - 100*time.Millisecond - 1)
+				if during := at(even); during != before+1 {
+					t.Errorf("%d renewals in the 100 ms before %v, want 1", during-before, even)
+				}
+			}
+		}
+	})
+}
+
 // sessions is a store in whose sessions a relay has a witness, the session 1.
 type sessions struct{ *listened }
 

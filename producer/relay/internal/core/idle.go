@@ -9,13 +9,17 @@ func (c *Machine) Idle() bool {
 	return c.signals.idle() && c.keys.buffered == 0
 }
 
-// interval is the time between two renewals, and between two heartbeats. An idle relay without others has
-// little to lose: a statement that fails leaves time for one more, and nobody waits for a share.
-func (ls *leases) interval() time.Duration {
-	if ls.Idle() && ls.live <= 1 {
-		return ls.cfg.LeaseTTL / 2
+// after returns when the next renewal, or heartbeat, is due after one that was issued at a time. An idle
+// relay without others has little to lose: a statement that fails leaves time for one more, and nobody
+// waits for a share. Its statements come at even times, a moment before those of an idle inbox that was
+// started together with it: a pool hands both the same connection, and looks only once whether it lives.
+func (ls *leases) after(issued time.Duration) time.Duration {
+	if !ls.Idle() || ls.live > 1 {
+		return issued + ls.cfg.LeaseTTL/3
 	}
-	return ls.cfg.LeaseTTL / 3
+	apart := ls.cfg.LeaseTTL / 2
+	lead := apart / 50
+	return issued + apart - (issued+lead)%apart
 }
 
 // join makes a poll that is a part of the next renewal, if the relay is idle. Otherwise it returns nil. The

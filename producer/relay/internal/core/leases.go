@@ -213,7 +213,7 @@ func (ls *leases) reply(cl *Call) {
 		ls.health.renewed = ls.now
 		ls.renewedAt = ls.now
 		if !s.early {
-			ls.renewAt, ls.lows.wanted = cl.issued+ls.interval(), true
+			ls.renewAt, ls.lows.wanted = ls.after(cl.issued), true
 		}
 		if cl.issued < ls.witness.stoodAt {
 			ls.renewAt = 0
@@ -244,7 +244,7 @@ func (ls *leases) reply(cl *Call) {
 
 // beaten takes a heartbeat over.
 func (ls *leases) beaten(s *statement.Heartbeat, issued time.Duration) {
-	ls.beatAsked, ls.beatAt, ls.beatsApart = issued, issued+ls.interval(), false
+	ls.beatAsked, ls.beatAt, ls.beatsApart = issued, ls.after(issued), false
 	ls.reports.beat()
 	ls.identified(s.Identity)
 	ls.numbers.checked(s)
