@@ -20,7 +20,7 @@ func TestPlainHandlersShareTransactions(t *testing.T) {
 	transactions := make(map[*sql.Tx]int)
 	r.add(plainHandler{
 		Name: "reserve", PublishTopic: "reserved", NoKey: true,
-		Handler: consumer.HandlerConfig{Group: consumer.GroupConfig{Size: 8, Wait: 10 * time.Second}, Retry: consumer.RetryConfig{QuickAttempts: 1}},
+		Handler: consumer.HandlerConfig{Timeout: 2 * time.Minute, Group: consumer.GroupConfig{Size: 8, Wait: time.Minute}, Retry: consumer.RetryConfig{QuickAttempts: 1}},
 	}, func(msg *message.Message) ([]*message.Message, error) {
 		if err := effect(msg); err != nil {
 			return nil, err

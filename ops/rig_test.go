@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -75,6 +76,7 @@ func over(t *testing.T, s *opsscene.Scene, change func(c *ops.Config)) *rig {
 		Outboxes: []ops.Outbox{{Name: "shop", Operator: s.Outbox, Parts: []any{s.Store}}},
 		Inboxes:  []ops.Inbox{{Name: "stock", Operator: s.Inbox, Effects: s.Ledger, Parts: []any{s.Store, s.Auditor}}},
 		Logger:   slog.New(slog.DiscardHandler),
+		Timeout:  5 * time.Minute,
 	}
 	if change != nil {
 		change(&cfg)

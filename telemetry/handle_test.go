@@ -33,7 +33,7 @@ func TestSpanOfASetHasALinkToEachMessage(t *testing.T) {
 				return nil
 			}
 			return errNoStock // and then in halves
-		}), consumer.HandlerConfig{Group: consumer.GroupConfig{Size: 3, Wait: 10 * time.Second, Concurrency: 1}})
+		}), consumer.HandlerConfig{Timeout: 2 * time.Minute, Group: consumer.GroupConfig{Size: 3, Wait: time.Minute, Concurrency: 1}})
 	ok(t, err)
 	s.router.AddConsumerHandler("ship", "order.placed", s.broker.Subscriber("ship"), h.Consume)
 	s.start()

@@ -28,7 +28,7 @@ func (r *rig) reports() {
 			report.Failed, report.LastFailure, report.LastError = 12, now.Add(-5*time.Minute), "out of\nstock"
 		}
 		p := inbox.Process{Name: host + "/7/ABCDEFGH", At: now, Host: host, Version: "v1.9.0", StartedAt: now.Add(-3 * time.Hour)}
-		ok(r.t, store.ReportHandlers(r.t.Context(), p, time.Minute, []inbox.HandlerReport{report}))
+		ok(r.t, store.ReportHandlers(r.t.Context(), p, time.Hour, []inbox.HandlerReport{report}))
 	}
 }
 

@@ -352,7 +352,7 @@ func TestDrainSendsWhatWaitsAndEnds(t *testing.T) {
 	r.exec(`UPDATE boxpair.outbox_events SET topic = '` + topic + `'`)
 	drained := func(status int, args, text string) {
 		t.Helper()
-		if got, out, errs := call(t, nil, append(strings.Fields("drain --within 20s "+args), "--outbox", r.url, "--amqp", broker)...); got != status || !strings.Contains(out, text) {
+		if got, out, errs := call(t, nil, append(strings.Fields("drain --within 2m "+args), "--outbox", r.url, "--amqp", broker)...); got != status || !strings.Contains(out, text) {
 			t.Errorf("%s: %d, %q, %q", args, got, out, errs)
 		}
 	}

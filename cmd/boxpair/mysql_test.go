@@ -105,7 +105,7 @@ func TestMySQLIsSentFromAndLookedInto(t *testing.T) {
 	says(exitOK, "replay --topic "+topic, "1 ")
 	says(exitFound, "why "+one, "pending")
 	write(2)
-	says(exitOK, "drain --within 20s --drop-unroutable # --amqp "+broker, "2 delivered, 0 attempts failed, 0 dead, 0 left")
+	says(exitOK, "drain --within 2m --drop-unroutable # --amqp "+broker, "2 delivered, 0 attempts failed, 0 dead, 0 left")
 	write(3)
 	_, err = db.ExecContext(t.Context(), "INSERT INTO boxpair_outbox_parked (id, shard, event_key, state, parked_at, last_error) "+
 		"SELECT q.id, q.shard, 'k', 'dead', 1, 'no route' FROM boxpair_outbox_queue q")
@@ -114,7 +114,7 @@ func TestMySQLIsSentFromAndLookedInto(t *testing.T) {
 	ok(t, err)
 	says(exitOK, "dead show "+id(3).String(), "no route")
 	says(exitOK, "dead redrive -m mended "+id(3).String(), "1 of 1 selected were redriven")
-	says(exitOK, "drain --within 20s --drop-unroutable # --amqp "+broker, "1 delivered")
+	says(exitOK, "drain --within 2m --drop-unroutable # --amqp "+broker, "1 delivered")
 }
 
 func openDB(t *testing.T, c *driver.Config) *sql.DB {

@@ -188,7 +188,7 @@ func relayPublishesUntilItIsTold(t *testing.T, setting string, as func(d *amqp09
 	})
 
 	file := filepath.Join(t.TempDir(), "relay.yaml")
-	ok(t, os.WriteFile(file, []byte("outbox: "+database+"\namqp: "+broker+"\nexchanges: queue\ncompeting-consumers: true\nlease: 2s\n"+setting+": true\n"), 0o600))
+	ok(t, os.WriteFile(file, []byte("outbox: "+database+"\namqp: "+broker+"\nexchanges: queue\ncompeting-consumers: true\nlease: 1m\n"+setting+": true\n"), 0o600))
 	d := start(t, "--config", file)
 	await(t, d.status(t, "/readyz", http.StatusOK, `{"ok":true,"problems":[]}`))
 	await(t, d.status(t, "/healthz", http.StatusOK, `"ok":true`))
@@ -245,7 +245,7 @@ func TestRelayPublishesToPartitions(t *testing.T) {
 			return channel.ExchangeDelete(topic, false, false)
 		}))
 	})
-	d := start(t, "--outbox", database, "--amqp", broker, "--partitions", fmt.Sprint(partitions))
+	d := start(t, "--outbox", database, "--amqp", broker, "--partitions", fmt.Sprint(partitions), "--lease", "1m")
 	for i := range n {
 		select {
 		case m := <-messages:

@@ -214,7 +214,7 @@ func TestStatusDoesNotWaitForAServerThatSaysNothing(t *testing.T) {
 		if status != exitFailed || out != "" || !strings.Contains(errs, "the server gave no answer within 1s") {
 			t.Errorf("%d, %q, %q", status, out, errs)
 		}
-		if took := time.Since(begun); took > 20*time.Second {
+		if took := time.Since(begun); took > time.Minute {
 			t.Errorf("it took %v", took)
 		}
 	}

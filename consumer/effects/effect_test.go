@@ -166,7 +166,7 @@ func calledOutside[TX any](t *testing.T, db *consumertest.Database[TX]) {
 		})
 		return receipt{Number: key.String()}, err
 	}
-	in, h := pay(t, db.Store, db, e, effects.Config{Handler: consumer.HandlerConfig{Timeout: 5 * time.Second, Retry: consumer.RetryConfig{QuickAttempts: 1}}})
+	in, h := pay(t, db.Store, db, e, effects.Config{Handler: consumer.HandlerConfig{Timeout: time.Minute, Retry: consumer.RetryConfig{QuickAttempts: 1}}})
 	if err := h.Consume(consumertest.Msg(1)); err != nil {
 		t.Fatal(err)
 	}

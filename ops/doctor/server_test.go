@@ -207,7 +207,7 @@ func idle(t *testing.T, p *pgxpool.Pool) {
 	t.Helper()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
-	for range 200 {
+	for range 1200 {
 		var n int
 		if err := p.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity WHERE usename <> current_user AND datid IS NOT NULL`).Scan(&n); err != nil {
 			t.Fatal(err)

@@ -16,7 +16,7 @@ func twoConsumers(r *rig) (claim func(consumer string, first, last int)) {
 	r.exec(`INSERT INTO boxpair.inbox_consumers (name, window_size, passed_at) SELECT c, '14 days', now() FROM unnest(ARRAY['stock/reserve', 'mail/send']) c`)
 	p := inbox.Process{Name: "host/1/ABCDEFGH", At: time.Now(), Host: "host", StartedAt: time.Now()}
 	topics := []string{"order.placed"}
-	if err := r.store.ReportHandlers(r.Context(), p, time.Minute, []inbox.HandlerReport{{Consumer: "stock/reserve", Topics: topics}, {Consumer: "mail/send", Topics: topics}}); err != nil {
+	if err := r.store.ReportHandlers(r.Context(), p, time.Hour, []inbox.HandlerReport{{Consumer: "stock/reserve", Topics: topics}, {Consumer: "mail/send", Topics: topics}}); err != nil {
 		r.Fatal(err)
 	}
 	return func(consumer string, first, last int) {

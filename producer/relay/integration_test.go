@@ -321,19 +321,24 @@ func TestShardsThatARelayGivesBackAreTakenAtOnce(t *testing.T) {
 	}
 	run(t, relays[0])
 	eventually(t, "one has all shards", func() bool { return relays[0].Health().Shards == 64 })
-	stop := run(t, relays[1])
 	shared := func(n int) func() bool { return func() bool { return relays[0].Health().Shards == n } }
-	eventually(t, "it gives the half of them back", shared(32))
-	began := time.Now()
-	eventually(t, "the other takes them", func() bool { return relays[1].Health().Shards == 32 })
-	if took := time.Since(began); took > time.Second {
-		t.Errorf("the other took them after %v", took)
+	joinsAndEnds := func() (joining, ending time.Duration) {
+		stop := run(t, relays[1])
+		eventually(t, "it gives the half of them back", shared(32))
+		began := time.Now()
+		eventually(t, "the other takes them", func() bool { return relays[1].Health().Shards == 32 })
+		joining = time.Since(began)
+		began = time.Now()
+		stop()
+		eventually(t, "the one that is left has all", shared(64))
+		return joining, time.Since(began)
 	}
-	began = time.Now()
-	stop()
-	eventually(t, "the one that is left has all", shared(64))
-	if took := time.Since(began); took > time.Second {
-		t.Errorf("the one that is left took them after %v", took)
+	joining, ending := joinsAndEnds()
+	for n := 1; n < 3 && (joining > time.Second/2 || ending > time.Second); n++ { // the machine may have stood still
+		joining, ending = joinsAndEnds()
+	}
+	if joining > time.Second/2 || ending > time.Second {
+		t.Errorf("the other took them after %v, and the one that was left after %v", joining, ending)
 	}
 	for i := range 64 {
 		write(t, outbox, "topic", fmt.Sprint("key", i), 1)

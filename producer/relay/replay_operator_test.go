@@ -61,7 +61,7 @@ func versions(key string, from, to int) (list []string) {
 func testReplay[TX any](t *testing.T, store outbox.Store[TX]) {
 	out := outboxOn(t, store)
 	got := newJournal(nil)
-	run(t, relayFor(t, out, got, relay.Config{LeaseTTL: time.Second}))
+	run(t, relayFor(t, out, got, relay.Config{LeaseTTL: time.Minute}))
 	for version := range 10 {
 		for _, key := range []string{"a", "b", "c"} {
 			write(t, out, "topic", key, version+1)
@@ -124,7 +124,7 @@ func testReplayOfABlockedKey[TX any](t *testing.T, store outbox.Store[TX]) {
 	broken.Store(true)
 	got := newJournal(func(key string, version int64) bool { return broken.Load() && key == "bad" && version == 6 })
 	run(t, relayFor(t, out, got, relay.Config{
-		LeaseTTL: time.Second, MaxAttempts: 1000, Backoff: relay.Backoff{Initial: 20 * time.Millisecond, Max: 50 * time.Millisecond},
+		LeaseTTL: time.Minute, MaxAttempts: 1000, Backoff: relay.Backoff{Initial: 20 * time.Millisecond, Max: 50 * time.Millisecond},
 	}))
 	for version := range 8 {
 		write(t, out, "topic", "bad", version+1)

@@ -144,18 +144,29 @@ func TestHandlerThatIsIdleForTooLongIsEndedByTheServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	claim := inbox.Claim{Consumer: r.Consumer, ID: uuid.New(), IdleTimeout: time.Second, LockTimeout: 20 * time.Second}
-	begun, over := make(chan struct{}), make(chan struct{})
-	result := make(chan error, 1)
-	go func() {
-		_, err := s.Apply(t.Context(), claim, func(ctx context.Context, tx *sql.Tx) error {
-			close(begun)
-			<-over // without the timeout the copy below would wait for this handler
-			return f.Effect(ctx, tx, "late")
-		})
-		result <- err
-	}()
-	<-begun
-	verdict, err := s.Apply(t.Context(), claim, func(ctx context.Context, tx *sql.Tx) error { return f.Effect(ctx, tx, "copy") })
+	over, result := make(chan struct{}), make(chan error, 1)
+	for begins := false; !begins; {
+		begun, start := make(chan struct{}), time.Now()
+		go func() {
+			_, err := s.Apply(t.Context(), claim, func(ctx context.Context, tx *sql.Tx) error {
+				close(begun)
+				<-over // without the timeout the copy below would wait for this handler
+				return f.Effect(ctx, tx, "late")
+			})
+			result <- err
+		}()
+		select {
+		case <-begun:
+			begins = true
+		case err := <-result: // the machine was too slow: the transaction was idle before the handler
+			if time.Since(start) < claim.IdleTimeout {
+				t.Fatalf("Apply gives %v before the handler", err)
+			}
+		}
+	}
+	copied := claim
+	copied.IdleTimeout = 30 * time.Second
+	verdict, err := s.Apply(t.Context(), copied, func(ctx context.Context, tx *sql.Tx) error { return f.Effect(ctx, tx, "copy") })
 	if err != nil || verdict != inbox.Applied {
 		t.Errorf("the copy gives %v, %v", verdict, err)
 	}

@@ -210,7 +210,7 @@ func TestIndexThatAFailureLeftInvalidIsBuiltAgain(t *testing.T) {
 	t.Parallel()
 	pool := migrated(t)
 	writeKeys(t, pool, "a", "a")
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	later := func() []migrations.Migration {
 		return []migrations.Migration{wider(), concurrent(), {Name: "last", SQL: ""}}
@@ -244,7 +244,7 @@ func TestProcessesThatBuildAnIndexConcurrentlyTakeTurns(t *testing.T) {
 	t.Parallel()
 	pool := migrated(t)
 	writeKeys(t, pool, "a", "b")
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	const n = 4
 	ended := make(chan error, n)
@@ -272,7 +272,7 @@ func TestIndexIsNotBuiltConcurrentlyOnTheOnlyConnection(t *testing.T) {
 	t.Parallel()
 	pool := migrated(t)
 	narrow := poolOn(t, pool.Config().ConnString(), func(cfg *pgxpool.Config) { cfg.MaxConns = 1 })
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	_, err := postgres.MigrateFurther(ctx, narrow, postgres.Config{}, concurrent())
 	if err == nil || !strings.Contains(err.Error(), "the pool's MaxConns is 1") {

@@ -55,7 +55,7 @@ func TestContractBehindAPoolerInTransactionMode(t *testing.T) {
 func TestOneConnectionServesProducerRelayAndConsumer(t *testing.T) {
 	t.Parallel()
 	r := newSQLRig(t, func(cfg *pgxpool.Config) { cfg.MaxConns = 1 })
-	ctx, cancel := context.WithTimeout(r.ctx(), patience)
+	ctx, cancel := context.WithTimeout(r.ctx(), time.Minute)
 	defer cancel()
 	registered, err := r.Register(ctx, "service/handler", time.Hour)
 	r.ok(err)

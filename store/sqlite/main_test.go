@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -27,11 +28,16 @@ func database(t testing.TB) (*sql.DB, string) {
 	return open(t, path), path
 }
 
-// open opens and migrates the database at path.
+// open opens and migrates the database at path. It is as from [sqlite.Open], but waits for longer: a
+// test on a slow machine may hold the write lock beyond the default timeout.
 func open(t testing.TB, path string) *sql.DB {
 	t.Helper()
-	db, err := sqlite.Open(path)
-	db = sqlstoretest.Opened(t, db, err)
+	c, err := sqlite.NewConnector(path, sqlite.ConnectorConfig{BusyTimeout: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	db := sqlstoretest.Opened(t, sql.OpenDB(c), nil)
+	db.SetMaxIdleConns(16)
 	if _, err := sqlite.Migrate(t.Context(), db, sqlite.Config{}); err != nil {
 		t.Fatal(err)
 	}

@@ -66,7 +66,7 @@ func TestNewFileWaitsForOthersThatOpenIt(t *testing.T) {
 	}
 
 	migrated := make(chan error)
-	db := opened(0)
+	db := opened(time.Minute)
 	go func() {
 		_, err := sqlite.Migrate(t.Context(), db, sqlite.Config{})
 		migrated <- err

@@ -440,7 +440,7 @@ func countedState[TX any](i *inboxRig[TX]) {
 		i.ok(err)
 		return got.OldestParked > 0
 	})
-	if got.OldestParked > patience {
+	if got.OldestParked > time.Minute {
 		i.Errorf("oldest parked message is %v old", got.OldestParked)
 	}
 	got.OldestParked = 0

@@ -48,6 +48,27 @@ func (o *outboxRig[TX]) waiting() []outbox.Deferred {
 	return list
 }
 
+// writeDueSoon writes a as the only deferred event, and others. It returns when a is due. An event
+// that is written too late would be queued at once.
+func (o *outboxRig[TX]) writeDueSoon(a outbox.Record, others ...outbox.Record) time.Time {
+	o.Helper()
+	for written := false; !written; {
+		a.DeliverAt = time.Now().Add(300 * time.Millisecond)
+		tx := o.begin()
+		o.appendIn(tx, uuid.New(), append([]outbox.Record{a}, others...)...)
+		if written = time.Now().Before(a.DeliverAt); written {
+			o.commit(tx)
+		} else {
+			o.rollback(tx)
+		}
+	}
+	list := o.waiting()
+	if len(list) != 1 || list[0].ID != a.ID {
+		o.Fatalf("deferred are %+v", list)
+	}
+	return list[0].DueAt
+}
+
 // expectDeferred checks that exactly records are deferred, in this order.
 func (o *outboxRig[TX]) expectDeferred(records ...outbox.Record) {
 	o.Helper()
@@ -234,10 +255,9 @@ func undeferIsFenced[TX any](o *outboxRig[TX]) {
 }
 
 func stampIsDue[TX any](o *outboxRig[TX]) {
-	a := deferredRecord("key", "a", time.Now().Add(300*time.Millisecond))
+	a := record("key", "a")
 	a.ResendFor = time.Hour
-	o.write(a)
-	due := o.waiting()[0].DueAt
+	due := o.writeDueSoon(a)
 	lease := o.lease("relay", a.Shard)
 	o.eventually("move of the event", func() bool { return len(o.undefer("relay", 10, lease).Moved) > 0 })
 	q := o.queue()[0]

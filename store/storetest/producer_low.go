@@ -2,7 +2,6 @@ package storetest
 
 import (
 	"bytes"
-	"time"
 
 	"github.com/boxpair/boxpair/store/outbox"
 )
@@ -124,7 +123,7 @@ func lowAboveTheLog[TX any](o *outboxRig[TX]) {
 }
 
 func undeferLowers[TX any](o *outboxRig[TX]) {
-	o.write(deferredRecord("key", "deferred", time.Now().Add(time.Second)))
+	o.writeDueSoon(record("key", "deferred"))
 	h := o.ownKey(3)
 	h.keepTail(h.events[1].Seq, h.events[2].Seq, nil)
 	var moved []outbox.Moved

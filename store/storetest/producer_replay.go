@@ -472,9 +472,8 @@ func replayAgainstRemoval[TX any](o *outboxRig[TX]) {
 }
 
 func replayByDueTime[TX any](o *outboxRig[TX]) {
-	a := deferredRecord("key", "a", time.Now().Add(300*time.Millisecond))
-	o.write(a, record("key", "b"))
-	due := o.waiting()[0].DueAt
+	a := record("key", "a")
+	due := o.writeDueSoon(a, record("key", "b"))
 	lease := o.lease("relay", a.Shard)
 	o.eventually("move of the event", func() bool { return len(o.undefer("relay", 10, lease).Moved) > 0 })
 	events := o.queue()

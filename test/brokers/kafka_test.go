@@ -139,7 +139,7 @@ func (k *fakeKafka) readOn(ctx context.Context, consumer sarama.Consumer, p plac
 type through string
 
 func (address through) Dial(string, string) (net.Conn, error) {
-	return net.DialTimeout("tcp", string(address), 2*time.Second)
+	return net.DialTimeout("tcp", string(address), 10*time.Second)
 }
 
 // safe is watermill-kafka as it should be configured for a relay.
@@ -159,8 +159,8 @@ func (k *fakeKafka) target(marshaler kafka.Marshaler) *transporttest.Target {
 		config.Producer.RequiredAcks = sarama.WaitForAll
 		config.Net.MaxOpenRequests = 1
 		config.Producer.Retry.Max = 3
-		config.Producer.Timeout = 2 * time.Second
-		config.Net.DialTimeout, config.Net.ReadTimeout, config.Net.WriteTimeout = 2*time.Second, 2*time.Second, 2*time.Second
+		config.Producer.Timeout = 3 * time.Second
+		config.Net.DialTimeout, config.Net.ReadTimeout, config.Net.WriteTimeout = 3*time.Second, 3*time.Second, 3*time.Second
 		config.Metadata.Retry.Max, config.Metadata.Retry.Backoff = 3, 100*time.Millisecond
 		config.Net.Proxy.Enable, config.Net.Proxy.Dialer = true, through(address)
 		return kafka.NewPublisher(kafka.PublisherConfig{

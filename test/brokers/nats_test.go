@@ -24,9 +24,12 @@ type jetStream struct {
 	js        nats.JetStreamContext
 }
 
+// answer is how long a client waits for what JetStream says.
+const answer = 10 * time.Second
+
 // options make a client that comes back after any outage.
 func options() []nats.Option {
-	return []nats.Option{nats.MaxReconnects(-1), nats.ReconnectWait(100 * time.Millisecond), nats.Timeout(2 * time.Second)}
+	return []nats.Option{nats.MaxReconnects(-1), nats.ReconnectWait(100 * time.Millisecond), nats.Timeout(10 * time.Second)}
 }
 
 func newJetStream(t *testing.T, marshaler natspkg.MarshalerUnmarshaler) *jetStream {
@@ -35,7 +38,7 @@ func newJetStream(t *testing.T, marshaler natspkg.MarshalerUnmarshaler) *jetStre
 	conn, err := nats.Connect("nats://"+j.address(), options()...)
 	ok(t, err)
 	t.Cleanup(conn.Close)
-	j.js, err = conn.JetStream()
+	j.js, err = conn.JetStream(nats.MaxWait(answer))
 	ok(t, err)
 	return j
 }
@@ -86,6 +89,7 @@ func (j *jetStream) stable() *transporttest.Target {
 	return j.target(opener(func(address string) (*natspkg.Publisher, error) {
 		return natspkg.NewPublisher(natspkg.PublisherConfig{
 			URL: "nats://" + address, NatsOptions: options(), Marshaler: j.marshaler,
+			JetStream: natspkg.JetStreamConfig{ConnectOptions: []nats.JSOpt{nats.MaxWait(answer)}},
 		}, watermill.NopLogger{})
 	}))
 }

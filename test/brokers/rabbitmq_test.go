@@ -237,7 +237,7 @@ func (r *rabbit) target(open func(context.Context, string) (message.Publisher, e
 // ours is transport/amqp.
 func (r *rabbit) ours() *transporttest.Target {
 	return r.target(opener(func(address string) (*amqp.Publisher, error) {
-		return amqp.NewPublisher(amqp.PublisherConfig{AMQP: r.config(address), CompetingConsumers: true, ConfirmTimeout: 10 * time.Second})
+		return amqp.NewPublisher(amqp.PublisherConfig{AMQP: r.config(address), CompetingConsumers: true, ConfirmTimeout: 20 * time.Second})
 	}))
 }
 
@@ -247,7 +247,7 @@ func (r *rabbit) enveloped(batchSize int) *transporttest.Target {
 	t := r.target(opener(func(address string) (*amqp.Publisher, error) {
 		config := r.config(address)
 		config.Marshaler = nil
-		return amqp.NewPublisher(amqp.PublisherConfig{AMQP: config, CompetingConsumers: true, Envelope: true, BatchSize: batchSize, ConfirmTimeout: 10 * time.Second})
+		return amqp.NewPublisher(amqp.PublisherConfig{AMQP: config, CompetingConsumers: true, Envelope: true, BatchSize: batchSize, ConfirmTimeout: 20 * time.Second})
 	}))
 	t.Bad = nil
 	return t
@@ -261,6 +261,6 @@ func (r *rabbit) stock() *transporttest.Target {
 		config.Publish.Mandatory = true
 		return wamqp.NewPublisher(config, watermill.NopLogger{})
 	}))
-	t.Bound = 30 * time.Second // nothing ends a call but the heartbeats of the connection
+	t.Bound = time.Minute // nothing ends a call but the heartbeats of the connection
 	return t
 }

@@ -42,7 +42,7 @@ func runReplay[TX any](t *testing.T, db *database[TX], topic string, publisher m
 	const each = 8
 	out := outboxOf(t, db)
 	stock := apply(t, db, subscriber("stock"), topic, "stock", consumer.HandlerConfig{Order: consumer.OrderConfig{ByKey: true}})
-	startRelay(t, out, publisher, relay.Config{LeaseTTL: time.Second})
+	startRelay(t, out, publisher, relay.Config{LeaseTTL: time.Minute})
 	placeAll(t, db, out, topic, each, "a", "b")
 	db.wantEffects(t, "stock", 2*each)
 	db.wantDrained(t)

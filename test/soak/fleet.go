@@ -37,7 +37,7 @@ var (
 	each = rarities{997, 1499, 2503, 5003, 25_013, 10_007}
 	// In a set of messages the misbehaving one is found by halving, which costs as much as several
 	// sets.
-	sets = rarities{9973, 14_983, 25_031, 50_021, 100_003, 50_051}
+	sets = rarities{9973, 14_983, 25_031, 20_011, 100_003, 50_051}
 )
 
 // batchSize is how many events relays put into a message with Config.Batches.

@@ -127,7 +127,7 @@ func serve(t *testing.T, cfg ops.Config) *tab {
 	p := &tab{T: t, ctx: ctx, url: server.URL + "/ops"}
 	p.run()
 	var cancel context.CancelFunc
-	p.ctx, cancel = context.WithTimeout(ctx, 2*time.Minute)
+	p.ctx, cancel = context.WithTimeout(ctx, 10*time.Minute)
 	t.Cleanup(cancel)
 	if err := chromedp.Listen(p.ctx, p.listen); err != nil {
 		t.Fatal(err)
@@ -212,7 +212,7 @@ func eval[T any](p *tab, expression string) T {
 // page does not survive a navigation, and does not run without scripts.
 func (p *tab) waitFor(expression string) {
 	p.Helper()
-	ctx, cancel := context.WithTimeout(p.ctx, 20*time.Second)
+	ctx, cancel := context.WithTimeout(p.ctx, time.Minute)
 	defer cancel()
 	again := time.NewTicker(50 * time.Millisecond)
 	defer again.Stop()

@@ -32,7 +32,7 @@ func TestQueueThatIsGoneIsHealedByClicks(t *testing.T) {
 
 	p.visit("/")
 	p.sees("Something needs a look")
-	p.waitFor(`/nothing can be sent to order\.placed, for \d+ m?s.*: no queue took the message/.test(document.body.innerText)`)
+	p.waitFor(`/nothing can be sent to order\.placed, for \d+ (m?s|min).*: no queue took the message/.test(document.body.innerText)`)
 	p.click("a.go", "See the routes")
 	p.waitFor(`document.querySelector("#routes tbody")?.innerText.includes("refusing")`)
 	p.sees("no queue took the message")

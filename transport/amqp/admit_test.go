@@ -76,7 +76,7 @@ func TestBatchIsItsMessages(t *testing.T) {
 			t.Parallel()
 			url := testenv.AMQPURL(t)
 			name := topic(t)
-			config := amqp.SubscriberConfig{AMQP: amqp.DurableQueue(url)}
+			config := amqp.SubscriberConfig{AMQP: amqp.DurableQueue(url), CloseTimeout: publishCall}
 			config.AMQP.Marshaler = marshaler
 			long := strings.Repeat("three 3\n", 100)
 			batch := batched(
@@ -115,7 +115,7 @@ func TestKeysOfBatchesGoOnBesideEachOther(t *testing.T) {
 	t.Parallel()
 	url := testenv.AMQPURL(t)
 	name := topic(t)
-	config := amqp.SubscriberConfig{AMQP: amqp.DurableQueue(url), InFlight: 6}
+	config := amqp.SubscriberConfig{AMQP: amqp.DurableQueue(url), InFlight: 6, CloseTimeout: publishCall}
 	put(t, config, name, batchOf("a1", "b1", "a2", "c1"), batchOf("a3", "b2", "d1"))
 	s := newSubscriber(t, config)
 	messages := subscribe(t, s, name)
@@ -148,7 +148,7 @@ func TestMessagesOfABatchAreHandedOutUpToInFlight(t *testing.T) {
 	t.Parallel()
 	url := testenv.AMQPURL(t)
 	name := topic(t)
-	config := amqp.SubscriberConfig{AMQP: amqp.DurableQueue(url), InFlight: 3}
+	config := amqp.SubscriberConfig{AMQP: amqp.DurableQueue(url), InFlight: 3, CloseTimeout: publishCall}
 	put(t, config, name, batchOf("a1", "b1", "c1", "d1", "e1"), batchOf("f1"))
 	s := newSubscriber(t, config)
 	messages := subscribe(t, s, name)
@@ -166,13 +166,14 @@ func TestNackIsOfOneMessageOfABatch(t *testing.T) {
 	t.Parallel()
 	url := testenv.AMQPURL(t)
 	name := topic(t)
-	config := amqp.SubscriberConfig{AMQP: amqp.DurableQueue(url), CloseTimeout: 50 * time.Millisecond}
+	config := amqp.SubscriberConfig{AMQP: amqp.DurableQueue(url), CloseTimeout: 3 * time.Second}
 	put(t, config, name, batchOf("a1", "b1", "b2", "c1"), batchOf("d1"))
 	s := newSubscriber(t, config)
 	messages := subscribe(t, s, name)
 	take(t, messages, "a1")
-	receive(t, messages).Nack()
+	first := receive(t, messages)
 	take(t, messages, "c1", "d1")
+	first.Nack()
 	again := receive(t, messages)
 	if string(again.Payload) != "b1" || again.UUID != "id-b1" || again.Metadata[transport.MetaKey] != "b" || !transport.Redelivered(again) {
 		t.Errorf("%q %v %q instead of b1 again", again.UUID, again.Metadata, again.Payload)
@@ -185,6 +186,7 @@ func TestNackIsOfOneMessageOfABatch(t *testing.T) {
 	}
 	closed(t, s, url, name, 1) // b2 is not done; the other batch is
 
+	config.CloseTimeout = publishCall
 	s = newSubscriber(t, config)
 	messages = subscribe(t, s, name)
 	var held []*message.Message
@@ -209,6 +211,7 @@ func TestOneInFlightIsOneOrderOfBatches(t *testing.T) {
 	name := topic(t)
 	config := amqp.SubscriberConfig{
 		AMQP: amqp.DurableQueue(url), InFlight: 1, RedeliveryMin: 50 * time.Millisecond, RedeliveryMax: 50 * time.Millisecond,
+		CloseTimeout: publishCall,
 	}
 	put(t, config, name, batchOf("a1", "a2", "b1", "a3"), batchOf("c1", "a4"), batchOf("d1"))
 	s := newSubscriber(t, config)
@@ -232,7 +235,7 @@ func TestBatchThatCannotBeReadIsSetAsideWhole(t *testing.T) {
 	name := topic(t)
 	// With one delivery at a time, the last message comes after the acks of all that were set aside. Without
 	// an ack, a subscriber that is closed would leave such a message in the queue.
-	config := amqp.SubscriberConfig{AMQP: amqp.DurableQueue(url), InFlight: 1, Prefetch: 1}
+	config := amqp.SubscriberConfig{AMQP: amqp.DurableQueue(url), InFlight: 1, Prefetch: 1, CloseTimeout: publishCall}
 	config.AMQP.Marshaler = struct{ wamqp.DefaultMarshaler }{}
 	want := make(map[string]bool)
 	messages := []amqp091.Publishing{batchOf("a1")}
@@ -263,7 +266,7 @@ func TestBatchThatCannotBeReadIsHandedOutWhole(t *testing.T) {
 	t.Parallel()
 	url := testenv.AMQPURL(t)
 	name := topic(t)
-	config := amqp.SubscriberConfig{AMQP: amqp.DurableQueue(url)}
+	config := amqp.SubscriberConfig{AMQP: amqp.DurableQueue(url), CloseTimeout: publishCall}
 	var messages []amqp091.Publishing
 	for _, body := range unsplittable {
 		messages = append(messages, amqp091.Publishing{ContentEncoding: "boxpair-batch", MessageId: "batch", DeliveryMode: amqp091.Persistent, Body: []byte(body)})
@@ -288,7 +291,7 @@ func TestMessageOfABatchIsSetAsideAlone(t *testing.T) {
 	t.Parallel()
 	url := testenv.AMQPURL(t)
 	name := topic(t)
-	config := amqp.SubscriberConfig{AMQP: amqp.DurableQueue(url)}
+	config := amqp.SubscriberConfig{AMQP: amqp.DurableQueue(url), CloseTimeout: publishCall}
 	config.AMQP.Marshaler = picky{calls: new(atomic.Int64)}
 	want := map[string]string{"2": "publish-seq=4&key=a\nunreadable", "4": "no envelope"}
 	put(t, config, name, batched(
@@ -335,7 +338,7 @@ func TestBatchOfABrokenConnectionComesAgain(t *testing.T) {
 	t.Parallel()
 	url := testenv.AMQPURL(t)
 	name := topic(t)
-	plain := amqp.SubscriberConfig{AMQP: amqp.DurableQueue(url), InFlight: 4}
+	plain := amqp.SubscriberConfig{AMQP: amqp.DurableQueue(url), InFlight: 4, CloseTimeout: publishCall}
 	put(t, plain, name, batchOf("a1", "b1", "a2", "e1", "e2"), batchOf("c1", "f1", "f2"))
 	config := plain
 	quickly(&config.AMQP)

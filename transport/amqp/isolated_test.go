@@ -105,7 +105,7 @@ func silentQueue(t *testing.T, node *testenv.Node) {
 	quickly(&config)
 	logs := dials{of: wired(&config)}
 	s := newSubscriber(t, amqp.SubscriberConfig{AMQP: config, Logger: slog.New(slog.NewTextHandler(&logs, nil))})
-	s.SetTimeout(2 * time.Second)
+	s.SetTimeout(4 * time.Second)
 	const silent, other = "sub-silent", "sub-other"
 	for _, name := range []string{silent, other} {
 		if err := s.SubscribeInitialize(name); err != nil {

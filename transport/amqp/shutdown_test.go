@@ -27,7 +27,7 @@ func TestShutdownKeepsTheOrder(t *testing.T) {
 			// What is nacked comes again after the Close, not among the five.
 			sc := amqp.SubscriberConfig{
 				AMQP: config, QueueType: queueType, InFlight: 5, Prefetch: 5, // the others stay in the queue
-				RedeliveryMin: time.Minute, RedeliveryMax: time.Minute,
+				RedeliveryMin: time.Minute, RedeliveryMax: time.Minute, CloseTimeout: 3 * time.Second,
 			}
 			first := newSubscriber(t, sc)
 			messages := subscribe(t, first, name)
@@ -54,6 +54,22 @@ func TestShutdownKeepsTheOrder(t *testing.T) {
 			take(t, second, "1", "3", "5", "6", "7", "8", "9", "10")
 		})
 	}
+}
+
+// TestNackedMessageHoldsUpNoOtherKey while it waits, and does hold up the next of its own.
+func TestNackedMessageHoldsUpNoOtherKey(t *testing.T) {
+	t.Parallel()
+	name, config := topic(t), amqp.DurableQueue(testenv.AMQPURL(t))
+	messages := subscribe(t, newSubscriber(t, amqp.SubscriberConfig{
+		AMQP: config, RedeliveryMin: time.Hour, RedeliveryMax: time.Hour,
+	}), name)
+	p := newPublisher(t, amqp.PublisherConfig{AMQP: config})
+	mustConfirm(t, p, name, keyed("a", "a1"))
+	receive(t, messages).Nack()
+	mustConfirm(t, p, name, keyed("a", "a2"))
+	mustConfirm(t, p, name, keyed("b", "b1"))
+	take(t, messages, "b1")
+	none(t, messages)
 }
 
 // TestHandlersFinishDuringClose: stock watermill-amqp nacks what is in flight, so
@@ -105,7 +121,7 @@ func TestWhatWasAcknowledgedBeforeCloseIsGone(t *testing.T) {
 	config := amqp.DurableQueue(url)
 	for range 5 {
 		fill(t, config, amqp.Quorum, name, numbered("key", 64)...)
-		s := newSubscriber(t, amqp.SubscriberConfig{AMQP: config, InFlight: 64})
+		s := newSubscriber(t, amqp.SubscriberConfig{AMQP: config, InFlight: 64, CloseTimeout: publishCall})
 		messages := subscribe(t, s, name)
 		for range 64 {
 			receive(t, messages).Ack()

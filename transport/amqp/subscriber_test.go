@@ -50,7 +50,7 @@ func TestManyMessagesAreInFlight(t *testing.T) {
 	name := topic(t)
 	config := amqp.DurableQueue(url)
 	fill(t, config, amqp.Quorum, name, numbered("", 20)...)
-	s := newSubscriber(t, amqp.SubscriberConfig{AMQP: config, InFlight: 10})
+	s := newSubscriber(t, amqp.SubscriberConfig{AMQP: config, InFlight: 10, CloseTimeout: publishCall})
 	messages := subscribe(t, s, name)
 	var held []*message.Message
 	for range 10 {
@@ -185,8 +185,6 @@ func TestMessagesOfAKeyComeOneAfterAnother(t *testing.T) {
 	}
 }
 
-// TestNackIsADeliveryAgainFromHere with growing delays, known as such, ahead of the
-// later messages of its key and beside those of other keys.
 func TestMessageSaysTheKeyThatItIsOrderedBy(t *testing.T) {
 	t.Parallel()
 	name, config := topic(t), amqp.DurableQueue(testenv.AMQPURL(t))
@@ -204,6 +202,8 @@ func TestMessageSaysTheKeyThatItIsOrderedBy(t *testing.T) {
 	}
 }
 
+// TestNackIsADeliveryAgainFromHere with growing delays, known as such, ahead of the
+// later messages of its key.
 func TestNackIsADeliveryAgainFromHere(t *testing.T) {
 	t.Parallel()
 	url := testenv.AMQPURL(t)
@@ -218,10 +218,10 @@ func TestNackIsADeliveryAgainFromHere(t *testing.T) {
 		t.Error("a first delivery counts as another")
 	}
 	first.Metadata["changed by"] = "the handler"
-	first.Nack()
 	take(t, messages, "b1")
+	begin := time.Now()
+	first.Nack()
 	for i := range 3 {
-		begin := time.Now()
 		again := receive(t, messages)
 		if string(again.Payload) != "a1" || !transport.Redelivered(again) || again.UUID != first.UUID {
 			t.Errorf("%s, redelivered %v", again.Payload, transport.Redelivered(again))
@@ -233,6 +233,7 @@ func TestNackIsADeliveryAgainFromHere(t *testing.T) {
 			t.Errorf("delivery %d after %v", i+2, d)
 		}
 		if i < 2 {
+			begin = time.Now()
 			again.Nack()
 		} else {
 			again.Ack()
@@ -441,7 +442,7 @@ func TestUndecodableMessageIsSetAside(t *testing.T) {
 		newMessage("1"), newMessage("unreadable"), newMessage("2"), newMessage("explosive"), newMessage("3"))
 	marshaler := picky{calls: new(atomic.Int64)}
 	config.Marshaler = marshaler
-	s := newSubscriber(t, amqp.SubscriberConfig{AMQP: config})
+	s := newSubscriber(t, amqp.SubscriberConfig{AMQP: config, CloseTimeout: publishCall})
 	messages := subscribe(t, s, name)
 	take(t, messages, "1", "2", "3")
 	queue := name + "_consumer"

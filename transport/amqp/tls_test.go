@@ -88,7 +88,7 @@ func TestBrokerMustShowACertificateForItsHost(t *testing.T) {
 			u := url.URL{Scheme: test.scheme, User: url.UserPassword("app", password), Host: test.host + ":" + u.Port(), Path: "/"}
 			config := amqp.DurableQueue(u.String())
 			config.Connection.TLSConfig = test.config
-			p := newPublisher(t, amqp.PublisherConfig{AMQP: config, ConfirmTimeout: 5 * time.Second})
+			p := newPublisher(t, amqp.PublisherConfig{AMQP: config, ConfirmTimeout: publishCall})
 			s := newSubscriber(t, amqp.SubscriberConfig{AMQP: config})
 			_, err := s.Subscribe(t.Context(), "verified")
 			for _, err := range []error{p.Connect(t.Context()), err} {

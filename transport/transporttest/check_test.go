@@ -45,8 +45,8 @@ func (w *wrapped) Close() error {
 	return w.close(w.client)
 }
 
-// flawed returns publishers that are wrong, and the case that must find each.
-func flawed() map[string]func(address string) message.Publisher {
+// flawed returns publishers that are wrong, and the case that must find each. Calls that hang return at the end.
+func flawed(end <-chan struct{}) map[string]func(address string) message.Publisher {
 	publishing := func(publish func(c *client, topic string, messages []*message.Message) error) func(string) message.Publisher {
 		return func(address string) message.Publisher {
 			return &wrapped{client: &client{address: address}, publish: publish}
@@ -97,9 +97,7 @@ func flawed() map[string]func(address string) message.Publisher {
 		"outcomes, twice":                         sends(func(done func()) { done(); done() }),
 		"outcomes, never":                         sends(func(func()) {}),
 		"close, hangs": func(address string) message.Publisher {
-			never := make(chan struct{})
-			time.AfterFunc(5*time.Second, func() { close(never) })
-			return &wrapped{client: &client{address: address}, close: func(*client) error { <-never; return nil }}
+			return &wrapped{client: &client{address: address}, close: func(*client) error { <-end; return nil }}
 		},
 		"close, what is on its way is dropped": func(address string) message.Publisher {
 			return &wrapped{client: &client{address: address}, publish: func(c *client, topic string, messages []*message.Message) error {
@@ -194,7 +192,7 @@ func (s *sender) Route(topic string) string { return topic }
 
 func TestEveryFlawIsFound(t *testing.T) {
 	t.Parallel()
-	for name, open := range flawed() {
+	for name, open := range flawed(t.Context().Done()) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			target := newBroker(t).target(open)
@@ -238,7 +236,7 @@ func TestBrokerThatConfirmsFromMemoryIsFound(t *testing.T) {
 func TestEveryCaseFindsAFlaw(t *testing.T) {
 	t.Parallel()
 	found := map[string]bool{"crash": true} // see TestBrokerThatConfirmsFromMemoryIsFound
-	for name := range flawed() {
+	for name := range flawed(t.Context().Done()) {
 		short, _, _ := strings.Cut(name, ",")
 		found[short] = true
 	}
@@ -293,11 +291,11 @@ func TestFailuresOfTheTargetAreReported(t *testing.T) {
 		},
 		"prepare: no": func(x *Target) { x.Prepare = func(context.Context, string) error { return errNo } },
 		"read what is stored: no": func(x *Target) {
+			x.Bound = 4 * time.Second // it is waited out
 			x.Stored = func(context.Context, string) ([]*message.Message, error) { return nil, errNo }
 		},
 	} {
 		target := *full
-		target.Bound = 100 * time.Millisecond
 		change(&target)
 		complete, err := target.complete()
 		if err != nil {

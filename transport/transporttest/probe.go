@@ -180,7 +180,7 @@ func (p *probe) read(ctx context.Context, topic string, want []*message.Message)
 }
 
 // maxSettle is how long a confirmed message may take to become readable.
-const maxSettle = 10 * time.Second
+const maxSettle = 20 * time.Second
 
 // newMessage returns a message of a key, as a relay makes it. The payload is JSON, which every
 // table and schema accepts, with spaces that only survive a transport which leaves payloads alone.
