@@ -171,6 +171,10 @@ func (r relaying) store(ctx context.Context, s *stage) (*postgres.Store, *pgxpoo
 
 // relay returns a relay in this process that publishes to q.
 func (s *stage) relay(ctx context.Context, outbox *producer.Outbox[pgx.Tx], q *queues, f form) (*relay.Relay, error) {
+	return s.configured(ctx, outbox, q, f, relay.Config{})
+}
+
+func (s *stage) configured(ctx context.Context, outbox *producer.Outbox[pgx.Tx], q *queues, f form, c relay.Config) (*relay.Relay, error) {
 	publisher, err := s.publisher(q, f)
 	if err != nil {
 		return nil, err
@@ -178,7 +182,7 @@ func (s *stage) relay(ctx context.Context, outbox *producer.Outbox[pgx.Tx], q *q
 	if err := publisher.Connect(ctx); err != nil {
 		return nil, err
 	}
-	return relay.New(outbox, publisher, relay.Config{})
+	return relay.New(outbox, publisher, c)
 }
 
 // standalone returns a relay with a store of its own, as in another process.

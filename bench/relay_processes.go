@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"os/exec"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/producer/relay"
 	"github.com/boxpair/boxpair/store/postgres"
 )
 
@@ -22,7 +24,8 @@ type relayJob struct {
 	DatabaseURL, AMQPURL, Schema, Kind string
 	Queues                             []string
 	Form                               form
-	Connections                        int // of the pool
+	Connections                        int  // of the pool
+	Pooled                             bool // behind a pooler in transaction mode
 }
 
 // relayProcess runs a relay. It prints a line when ready, begins when it reads a line, and ends
@@ -39,7 +42,11 @@ func relayProcess(ctx context.Context, in io.Reader, out io.Writer) error {
 	}
 	s := &stage{databaseURL: job.DatabaseURL, amqpURL: job.AMQPURL, connections: job.Connections}
 	defer s.close()
-	pool, err := s.pool(ctx, job.Schema)
+	path := job.Schema
+	if job.Pooled {
+		path = "" // which a pooler refuses
+	}
+	pool, err := s.pool(ctx, path)
 	if err != nil {
 		return err
 	}
@@ -51,7 +58,7 @@ func relayProcess(ctx context.Context, in io.Reader, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	relay, err := s.relay(ctx, outbox, &queues{kind: job.Kind, names: job.Queues}, job.Form)
+	sender, err := s.configured(ctx, outbox, &queues{kind: job.Kind, names: job.Queues}, job.Form, relay.Config{PollOnly: job.Pooled, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return err
 	}
@@ -69,7 +76,7 @@ func relayProcess(ctx context.Context, in io.Reader, out io.Writer) error {
 		_, _ = io.Copy(io.Discard, lines)
 		stop()
 	}()
-	if err := relay.Run(ctx); err != nil && ctx.Err() == nil {
+	if err := sender.Run(ctx); err != nil && ctx.Err() == nil {
 		return err
 	}
 	return nil
@@ -77,7 +84,7 @@ func relayProcess(ctx context.Context, in io.Reader, out io.Writer) error {
 
 // relayProcesses starts relay processes, which begin to send with begin.
 func (s *stage) relayProcesses(ctx context.Context, schema string, q *queues, f form, n int) ([]*helper, error) {
-	job, err := json.Marshal(relayJob{s.databaseURL, s.amqpURL, schema, q.kind, q.names, f, 3})
+	job, err := json.Marshal(relayJob{s.databaseURL, s.amqpURL, schema, q.kind, q.names, f, 3, false})
 	if err != nil {
 		return nil, err
 	}
@@ -182,6 +189,12 @@ func startHelper(ctx context.Context, job []byte) (*helper, error) {
 func (h *helper) say(line string) error {
 	_, err := io.WriteString(h.in, line+"\n")
 	return err
+}
+
+// kill ends the process with SIGKILL.
+func (h *helper) kill() {
+	_ = h.cmd.Process.Kill()
+	_ = h.cmd.Wait()
 }
 
 // end waits until the process has ended. Ending twice is harmless.

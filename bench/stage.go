@@ -199,14 +199,16 @@ func (s *stage) schema(ctx context.Context) (*pgxpool.Pool, string, error) {
 	return pool, name, nil
 }
 
-// pool returns a pool with one schema as search path.
+// pool returns a pool with one schema as search path, or none if schema is "".
 func (s *stage) pool(ctx context.Context, schema string) (*pgxpool.Pool, error) {
 	cfg, err := pgxpool.ParseConfig(s.databaseURL)
 	if err != nil {
 		return nil, errors.New("DATABASE_URL is not valid")
 	}
 	cfg.MaxConns = int32(cmp.Or(s.connections, 40))
-	cfg.ConnConfig.RuntimeParams["search_path"] = schema
+	if schema != "" {
+		cfg.ConnConfig.RuntimeParams["search_path"] = schema
+	}
 	cfg.ConnConfig.AfterNetConnect = s.wire.count
 	pool, err := pgxpool.NewWithConfig(ctx, cfg)
 	if err != nil {

@@ -30,7 +30,7 @@ type variant struct {
 // scenarios are all scenarios.
 func scenarios() []scenario {
 	return []scenario{
-		enqueueScenario(), relayScenario(), consumeScenario(), latencyScenario(), chainScenario(), steadyScenario(), embeddedScenario(), growthScenario(),
+		enqueueScenario(), relayScenario(), consumeScenario(), latencyScenario(), takeoverScenario(), chainScenario(), steadyScenario(), embeddedScenario(), growthScenario(),
 	}
 }
 
