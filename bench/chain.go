@@ -45,7 +45,7 @@ type chaining struct {
 }
 
 func (c chaining) measure(ctx context.Context, s *stage) error {
-	store, pool, err := s.store(ctx)
+	store, pool, _, err := s.store(ctx)
 	if err != nil {
 		return err
 	}

@@ -154,7 +154,7 @@ type consuming struct {
 
 func (c consuming) measure(ctx context.Context, s *stage) error {
 	s.connections = c.connections
-	store, pool, err := s.store(ctx)
+	store, pool, _, err := s.store(ctx)
 	if err != nil {
 		return err
 	}

@@ -44,7 +44,7 @@ const (
 
 func (c sharing) measure(ctx context.Context, s *stage) error {
 	s.connections = max(40, 10*c.processes)
-	store, pool, err := s.store(ctx)
+	store, pool, _, err := s.store(ctx)
 	if err != nil {
 		return err
 	}

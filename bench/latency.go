@@ -98,11 +98,7 @@ func (w *stopwatch) latencies() []time.Duration {
 }
 
 func (c clocking) measure(ctx context.Context, s *stage) error {
-	pool, schema, err := s.schema(ctx)
-	if err != nil {
-		return err
-	}
-	store, err := s.migrated(ctx, pool, schema)
+	store, pool, schema, err := s.store(ctx)
 	if err != nil {
 		return err
 	}

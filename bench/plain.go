@@ -103,7 +103,7 @@ func sampled(kind string) func(context.Context, *stage) error {
 // sample publishes one event through a relay on its defaults, and returns it as it arrives.
 func (s *stage) sample(ctx context.Context, kind string) (amqp.Publishing, error) {
 	defer s.spend("sample")()
-	store, _, err := s.store(ctx)
+	store, _, _, err := s.store(ctx)
 	if err != nil {
 		return amqp.Publishing{}, err
 	}

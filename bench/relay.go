@@ -161,12 +161,7 @@ func (r relaying) store(ctx context.Context, s *stage) (*postgres.Store, *pgxpoo
 	if r.retained > 0 {
 		return s.retained(ctx, s.retainedSize(r.retained))
 	}
-	pool, schema, err := s.schema(ctx)
-	if err != nil {
-		return nil, nil, "", err
-	}
-	store, err := s.migrated(ctx, pool, schema)
-	return store, pool, schema, err
+	return s.store(ctx)
 }
 
 // relay returns a relay in this process that publishes to q.

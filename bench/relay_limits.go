@@ -120,7 +120,7 @@ func (sink) Send(_ context.Context, _ string, _ *message.Message, done func(tran
 // databaseOnly reads events from the tables of this library, 1,000 at a time in the order of their
 // IDs, and deletes their queue rows, without leases, order or a broker.
 func databaseOnly(ctx context.Context, s *stage) error {
-	store, pool, err := s.store(ctx)
+	store, pool, _, err := s.store(ctx)
 	if err != nil {
 		return err
 	}

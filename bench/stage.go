@@ -240,14 +240,14 @@ func (s *stage) warm(ctx context.Context, pool *pgxpool.Pool, n int) error {
 // businessTables are the service's tables besides an outbox and an inbox.
 const businessTables = `CREATE TABLE orders (id uuid PRIMARY KEY, body bytea); CREATE TABLE effects (id uuid, body bytea)`
 
-// store makes an outbox, an inbox, orders and effects in a schema of their own.
-func (s *stage) store(ctx context.Context) (*postgres.Store, *pgxpool.Pool, error) {
+// store makes an outbox, an inbox, orders and effects in a schema of their own, and returns its name, too.
+func (s *stage) store(ctx context.Context) (*postgres.Store, *pgxpool.Pool, string, error) {
 	pool, name, err := s.schema(ctx)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, "", err
 	}
 	store, err := s.migrated(ctx, pool, name)
-	return store, pool, err
+	return store, pool, name, err
 }
 
 func (s *stage) migrated(ctx context.Context, pool *pgxpool.Pool, schema string) (*postgres.Store, error) {

@@ -22,7 +22,7 @@ func steadyScenario() scenario {
 
 // steadily measures this library's producers with its relay beside them.
 func steadily(ctx context.Context, s *stage) error {
-	store, pool, err := s.store(ctx)
+	store, pool, _, err := s.store(ctx)
 	if err != nil {
 		return err
 	}

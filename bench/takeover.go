@@ -34,11 +34,7 @@ func takeoverScenario() scenario {
 type takeover struct{ pooled bool }
 
 func (o takeover) measure(ctx context.Context, s *stage) error {
-	pool, schema, err := s.schema(ctx)
-	if err != nil {
-		return err
-	}
-	store, err := s.migrated(ctx, pool, schema)
+	store, pool, schema, err := s.store(ctx)
 	if err != nil {
 		return err
 	}
