@@ -51,6 +51,14 @@ var idling = []Mutant{
 		Test:   Test{"producer/relay", "TestIdleRelayRenewsAtEvenTimes"},
 	},
 	{
+		Name: "renewals-beside-others", Guarantee: "G7",
+		Broken: "The leases of an idle relay that dies last longer than those of a busy one.",
+		File:   "producer/relay/internal/core/idle.go",
+		Old:    `!ls.Idle() || ls.live > 1`,
+		New:    `!ls.Idle()`,
+		Test:   Test{"producer/relay/internal/core", "TestIdleRelayBesideAnotherRenewsAsOftenAsABusyOne"},
+	},
+	{
 		Name: "uneven-looks", Guarantee: "G7",
 		Broken: "An idle inbox and an idle relay take a ping of the pool each.",
 		File:   "consumer/run.go",

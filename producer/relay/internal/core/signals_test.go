@@ -121,6 +121,20 @@ func TestRenewalThatFailsTakesNoEventAlong(t *testing.T) {
 	}
 }
 
+// TestIdleRelayBesideAnotherRenewsAsOftenAsABusyOne: the other one waits for its leases when it is dead.
+func TestIdleRelayBesideAnotherRenewsAsOftenAsABusyOne(t *testing.T) {
+	t.Parallel()
+	r, rel := idling(t)
+	if n := r.minute(rel)[statement.OpRenew]; n > 13 {
+		t.Errorf("%d renewals in a minute of a relay alone", n)
+	}
+	r.start(Options{})
+	r.run(10 * time.Second)
+	if n := r.minute(rel)[statement.OpRenew]; n < 17 || !rel.core.Idle() {
+		t.Errorf("%d renewals in a minute beside another relay; idle: %t", n, rel.core.Idle())
+	}
+}
+
 func TestStoreThatNeedsTheMethodsOneByOneIsPolledBehindTheRenewal(t *testing.T) {
 	t.Parallel()
 	r, rel := idling(t)
