@@ -82,13 +82,15 @@
 // each. It keeps to groups for ten seconds if that time is shorter, or if it handles at least 95 % as many
 // messages a second and that time is not twice as long: the database has less work. Otherwise it measures
 // again after a second, and then later and later, up to 3 minutes. A measurement of groups ends after a tenth
-// of a second if they handle less than a quarter: handlers that wait, as for another service, are slower
-// one after another.
+// of a second if they handle less than 40 %: handlers that wait, as for another service, are slower one
+// after another.
 //
 // The transaction of a group claims all messages of the group, runs their handlers one after another in
 // the order of arrival, and commits. No message is acknowledged before the commit. A group takes the
-// waiting messages, up to 64, and as many as take about 20 ms; one group of a handler runs at a time. A
-// message that has waited for a group for 250 ms is handled alone. A redelivered message is in no group,
+// waiting messages, up to 64, and as many as take about 20 ms. Up to three groups of a handler run at
+// once, each on a connection of its own: one begins beside others with at least 16 messages. A message
+// that has waited for a group for 250 ms is handled alone. After such a wait, or a group that took as long,
+// messages have transactions of their own until the next measurement. A redelivered message is in no group,
 // nor is a parked one.
 //
 // If a handler fails, or has not returned after a second, the group is rolled back with all claims,
@@ -98,7 +100,10 @@
 //   - A handler runs once more if the group of its message is rolled back. Effects outside the
 //     transaction happen again, as after every failed attempt.
 //   - A handler sees the changes of earlier handlers of its group as if they were committed.
-//   - Locks of handlers are held until the group ends.
+//   - Locks of handlers are held until the group ends. Two groups that lock rows in different orders may
+//     deadlock. The database ends one of them, and no attempt is counted. After a deadlock, a lock timeout
+//     or a group that took over a second beside another, one group runs at a time for 15 minutes, and
+//     twice as long after the next, up to a day.
 //
 // A HandlerConfig.Group.Size of 1 gives each message a transaction of its own, always. So do Optimistic,
 // StoreFirst, MaxPerSecond, an Isolation other than [inbox.ReadCommitted], and the handlers of package

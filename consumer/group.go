@@ -46,8 +46,9 @@ type instruction struct {
 //
 // While no group runs, the next group begins with all pending messages, at once or after Group.Wait.
 // Beside a running group the next group begins when it is full, or when its first member has waited
-// for half a second. So messages that arrive during a transaction form the next group, and groups
-// grow with the load.
+// for half a second. On the defaults it begins with sharedBeside members, and messages that have waited for
+// sharedPatience are handled alone. So messages that arrive during a transaction form the next group, and
+// groups grow with the load.
 type groups[TX any] struct {
 	h       *Handler[TX]
 	most    int           // members of a group
@@ -60,6 +61,9 @@ type groups[TX any] struct {
 	running     int
 	limit       int         // the current maximum of members of a group
 	pausedUntil time.Time   // until then all messages are handled alone
+	apartUntil  time.Time   // until then one group runs at a time
+	aparts      int         // times that groups were kept apart
+	accompanied time.Time   // when a group last ended beside another
 	timer       *time.Timer // calls begin later; nil unless it runs
 }
 
@@ -69,8 +73,7 @@ func newGroups[TX any](h *Handler[TX], configured bool) *groups[TX] {
 	g := &groups[TX]{h: h, most: h.cfg.Group.Size, atOnce: h.cfg.Group.Concurrency, timeout: h.cfg.Timeout}
 	g.limit = g.most
 	if !configured {
-		// One group at a time: two groups of a handler could deadlock.
-		g.most, g.atOnce, g.limit, g.sharing = sharedSize, 1, firstSharedSize, &sharing{least: companions}
+		g.most, g.atOnce, g.limit, g.sharing = sharedSize, sharedAtOnce, firstSharedSize, &sharing{least: companions}
 		g.timeout = min(g.timeout, sharedTimeout)
 	}
 	return g
@@ -167,16 +170,22 @@ func (g *groups[TX]) leave(m *member) bool {
 // begin begins all groups that may begin now. The caller holds mu.
 func (g *groups[TX]) begin() {
 	for len(g.pending) > 0 {
-		full := len(g.pending) >= g.limit
+		full, atOnce := len(g.pending) >= g.limit, g.atOnce
+		if g.sharing != nil && g.running > 0 {
+			full = full || len(g.pending) >= sharedBeside
+			if time.Now().Before(g.apartUntil) {
+				atOnce = 1
+			}
+		}
 		wait := g.h.cfg.Group.Wait - time.Since(g.pending[0].arrived)
 		switch {
-		case full && g.running < g.atOnce:
+		case full && g.running < atOnce:
 		case g.running > 0 && g.sharing != nil:
 			if patience := sharedPatience - time.Since(g.pending[0].arrived); patience > 0 {
 				g.wakeIn(patience)
 				return
 			}
-			g.sharing.refuse(time.Now())
+			g.sharing.slow(time.Now())
 			dismiss(g.pending)
 			g.pending = nil
 			return
@@ -242,6 +251,9 @@ func (g *groups[TX]) run(group []*member) {
 	defer func() {
 		g.mu.Lock()
 		defer g.mu.Unlock()
+		if g.running > 1 {
+			g.accompanied = time.Now()
+		}
 		g.running--
 		g.begin()
 	}()
@@ -259,6 +271,21 @@ func (g *groups[TX]) pause() {
 	g.pausedUntil = time.Now().Add(groupPause)
 }
 
+// keepApart lets one group run at a time for a while, if a group that began then ran beside another. It
+// returns for how long, or 0.
+func (g *groups[TX]) keepApart(began time.Time) time.Duration {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	now := time.Now()
+	if g.sharing == nil || now.Before(g.apartUntil) || g.running <= 1 && !began.Before(g.accompanied) {
+		return 0
+	}
+	while := min(apartTime<<g.aparts, apartMost)
+	g.apartUntil = now.Add(while)
+	g.aparts = min(g.aparts+1, 10)
+	return while
+}
+
 // resize adapts the size of groups to the duration of a group. A group that overran its deadline
 // was in vain: the size is halved, and a group of two pauses all groups. A full group that took
 // little time doubles the size.
@@ -267,7 +294,7 @@ func (g *groups[TX]) resize(members int, took time.Duration, late bool) {
 	defer g.mu.Unlock()
 	switch {
 	case g.sharing != nil && took > sharedPatience:
-		g.sharing.refuse(time.Now())
+		g.sharing.slow(time.Now())
 		g.limit = firstSharedSize
 	case g.sharing != nil && took > sharedTime:
 		g.limit = max(2, min(g.limit, members/2))

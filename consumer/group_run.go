@@ -57,7 +57,7 @@ func (g *groups[TX]) attempt(members []*member, again bool) {
 	if o.overran {
 		g.resize(len(members), time.Since(began), true)
 	}
-	g.rolledBack(members, &o, again)
+	g.rolledBack(members, &o, began, again)
 }
 
 // applyTogether applies and returns the members that may share a transaction. The starts of
@@ -142,7 +142,7 @@ func (g *groups[TX]) single(m *member) {
 // rolledBack splits a group after a rollback, or after a commit with an unknown outcome. No member
 // counts an attempt: a handler may have failed because of another member. The message that causes
 // the failure fails again alone, and then counts an attempt.
-func (g *groups[TX]) rolledBack(members []*member, o *groupResult, again bool) {
+func (g *groups[TX]) rolledBack(members []*member, o *groupResult, began time.Time, again bool) {
 	h := g.h
 	class := h.inbox.store.Classify(o.err)
 	level := slog.LevelWarn
@@ -152,6 +152,11 @@ func (g *groups[TX]) rolledBack(members []*member, o *groupResult, again bool) {
 	}
 	h.log.Log(members[0].ctx, level, "group of messages was not committed: its members are handled on their own or in smaller groups",
 		"messages", len(members), "error", o.err)
+	if class == inbox.Conflict || o.overran {
+		if while := g.keepApart(began); while > 0 {
+			h.log.InfoContext(members[0].ctx, "groups may have waited for each other's locks: one runs at a time for a while", "for", while)
+		}
+	}
 	switch {
 	case errors.Is(o.err, inbox.ErrNotShared): // the handler is the same for all messages
 		g.pause()

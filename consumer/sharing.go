@@ -11,6 +11,12 @@ const (
 	// the time that the last ones have taken.
 	sharedSize, firstSharedSize = 64, 4
 	sharedTime                  = 20 * time.Millisecond
+	// sharedAtOnce is how many groups of such a handler run at once. One begins beside others when
+	// sharedBeside messages wait for it.
+	sharedAtOnce, sharedBeside = 3, 16
+	// After groups that waited for each other, one runs at a time for apartTime, and twice as long after the
+	// next, up to apartMost.
+	apartTime, apartMost = 15 * time.Minute, 24 * time.Hour
 	// sharedPatience is how long a message waits for the end of a group before it is handled alone.
 	sharedPatience = 250 * time.Millisecond
 	// sharedTimeout ends a group: a handler that waits for a lock holds up no other message for longer.
@@ -29,10 +35,10 @@ const (
 	// Groups grow with each one: they are measured up to groupTries times, unless they handle less than
 	// hopeful of the messages a second that are handled alone. A measurement ends early if they handle less
 	// than hopeless of these.
-	groupTries, hopeful, hopeless = 4, 0.5, 0.25
+	groupTries, hopeful, hopeless = 4, 0.5, 0.4
 	// A decision for groups holds for decisionTime. A decision against them holds for lossTime, and the
-	// next ones twice as long each, or four times if they were not hopeful, up to lossMost. After a group
-	// that was rolled back or was slow, each message has its own transaction for refusalTime, and twice as
+	// next ones twice as long each, or four times if they were not hopeful or one was slow, up to lossMost.
+	// After a group that was rolled back, each message has its own transaction for refusalTime, and twice as
 	// long after the next, up to refusalMost.
 	decisionTime             = 10 * time.Second
 	lossTime, lossMost       = time.Second, 3 * time.Minute
@@ -121,11 +127,7 @@ func (s *sharing) note(inFlight int64, now time.Time) {
 		s.tries--
 		s.measure(0)
 	default:
-		s.decide(decidedAlone, now, min(lossTime<<s.losses, lossMost))
-		if s.losses++; p.rate < hopeful*s.alone.rate {
-			s.losses++
-		}
-		s.losses = min(s.losses, 10)
+		s.lose(now, p.rate < hopeful*s.alone.rate)
 	}
 }
 
@@ -160,14 +162,32 @@ func (s *sharing) measured(inFlight int64, now time.Time) (p throughput, ok bool
 	return p, true
 }
 
+// lose decides against groups for a while. The caller holds mu.
+func (s *sharing) lose(now time.Time, clearly bool) {
+	s.decide(decidedAlone, now, min(lossTime<<s.losses, lossMost))
+	if s.losses++; clearly {
+		s.losses++
+	}
+	s.losses = min(s.losses, 10)
+}
+
+// slow ends the groups of a handler for a while, since a group took too long. Handlers that are slow
+// lose the next measurement as well; a disk or a machine that stood still does not come again.
+func (s *sharing) slow(now time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.phase == measuresGroups || s.phase == decidedGroups {
+		s.lose(now, true)
+	}
+}
+
 // decide decides for a while. The caller holds mu.
 func (s *sharing) decide(phase sharingPhase, now time.Time, while time.Duration) {
 	s.phase, s.until = phase, now.Add(while)
 	s.measure(0)
 }
 
-// refuse ends the groups of a handler that is no good for them: a group was rolled back or took too
-// long.
+// refuse ends the groups of a handler that is no good for them: a group was rolled back.
 func (s *sharing) refuse(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

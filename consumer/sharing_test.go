@@ -151,7 +151,7 @@ func TestMessagesThatArriveShareTransactionsWhileThatKeepsUp(t *testing.T) {
 	}{
 		"keeps up":            {6 * time.Millisecond, 0, 500, 5000},
 		"keeps up, but late":  {4 * time.Millisecond, 700 * time.Microsecond, 1, 150},
-		"slower than arrival": {6 * time.Millisecond, 2 * time.Millisecond, 1, 150},
+		"slower than arrival": {6 * time.Millisecond, 8 * time.Millisecond, 1, 150},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -257,29 +257,6 @@ func TestTrialsOfGroupsBecomeRare(t *testing.T) {
 	})
 }
 
-// TestOneGroupOfAHandlerRunsAtATime: two could lock rows in different orders.
-func TestOneGroupOfAHandlerRunsAtATime(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, setup{})
-		r.handler.Share(1)
-		gate := make(chan struct{})
-		r.gate.Store(&gate)
-		var wg sync.WaitGroup
-		wg.Go(func() { r.consume(msg(opener)) })
-		synctest.Wait()
-		for n := range 8 { // two groups
-			wg.Go(func() { r.consume(msg(n)) })
-		}
-		synctest.Wait()
-		r.wantCalls(1)
-		close(gate)
-		wg.Wait()
-		r.wantEachOnce(8)
-		r.wantGroups(2, 0)
-	})
-}
-
 // noWork is an extension that has nothing to do.
 type noWork struct{}
 
@@ -353,6 +330,41 @@ func TestFailureInASharedTransactionEndsThemForAWhile(t *testing.T) {
 		}
 		if strings.Contains(r.log.String(), "level=WARN msg=\"group") {
 			t.Errorf("log of groups that nobody has asked for:\n%s", r.log)
+		}
+	})
+}
+
+func TestGroupsComeBackSoonAfterTheMachineStoodStill(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var calls atomic.Int64 // until the machine stands still
+		r := newRig(t, setup{store: oneDisk(time.Millisecond), fn: func(context.Context, *work, *message.Message) error {
+			if calls.Add(-1) == 0 {
+				time.Sleep(400 * time.Millisecond)
+			}
+			return nil
+		}})
+		next := 0
+		flood := func(n int) (groups int64) {
+			before := r.handler.Counters().Groups
+			r.flood(64, next, n)
+			next += n
+			return r.handler.Counters().Groups - before
+		}
+		if flood(5000) == 0 {
+			t.Fatal("no groups")
+		}
+		calls.Store(100)
+		flood(500)
+		if n := flood(500); n != 0 {
+			t.Errorf("%d groups soon after a slow one", n)
+		}
+		if flood(4000) == 0 {
+			t.Error("no groups a second after a slow one")
+		}
+		r.wantEachOnce(next)
+		if c := r.handler.Counters(); c.GroupsUndone != 0 {
+			t.Errorf("%d groups were rolled back", c.GroupsUndone)
 		}
 	})
 }

@@ -1,0 +1,311 @@
+package consumer_test
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/boxpair/boxpair/consumer"
+)
+
+// apartRig is a rig whose messages share transactions, and whose handler can be held.
+type apartRig struct {
+	*rig
+	mu   sync.Mutex
+	held map[int]chan struct{} // messages whose handler waits
+	next int                   // the number of the next message
+	done sync.WaitGroup
+}
+
+func newApartRig(t *testing.T, store *fakeStore) *apartRig {
+	t.Helper()
+	r := &apartRig{held: map[int]chan struct{}{}}
+	r.rig = newRig(t, setup{store: store, fn: func(_ context.Context, w *work, _ *message.Message) error {
+		r.mu.Lock()
+		var gate chan struct{}
+		for n, c := range r.held {
+			if w.Event().ID == number(n) {
+				gate = c
+			}
+		}
+		r.mu.Unlock()
+		if gate != nil {
+			<-gate
+		}
+		return nil
+	}})
+	return r
+}
+
+// arrive has the next n messages handled, and returns how many handlers are begun before all wait.
+func (r *apartRig) arrive(n int) int {
+	before := r.calls.Load()
+	for range n {
+		m := msg(r.next)
+		r.next++
+		r.done.Go(func() { r.consume(m) })
+		synctest.Wait() // in this order
+	}
+	return int(r.calls.Load() - before)
+}
+
+// hold has a group run whose first handler waits until release is called.
+func (r *apartRig) hold() (release func()) {
+	r.t.Helper()
+	gate := make(chan struct{})
+	r.mu.Lock()
+	r.held[r.next] = gate
+	r.mu.Unlock()
+	if n := r.arrive(1); n != 1 {
+		r.t.Fatalf("%d handlers begun, want one that waits", n)
+	}
+	return func() {
+		close(gate)
+		synctest.Wait()
+	}
+}
+
+// share makes all messages share transactions from now on.
+func (r *apartRig) share() { r.handler.Share(1) }
+
+func TestGroupsOfAHandlerRunBesideEachOther(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newApartRig(t, newFake())
+		r.share()
+		release := []func(){r.hold()}
+		for group := 2; group <= 3; group++ { // a full group has four members at first
+			gate := make(chan struct{})
+			r.held[r.next] = gate
+			if n := r.arrive(3); n != 0 {
+				t.Errorf("group %d: %d handlers begun for three messages, want none", group, n)
+			}
+			if n := r.arrive(1); n != 1 {
+				t.Errorf("group %d: %d handlers begun for four messages, want the first", group, n)
+			}
+			release = append(release, func() { close(gate) })
+		}
+		if n := r.arrive(20); n != 0 {
+			t.Errorf("%d handlers begun beside three groups, want none", n)
+		}
+		for _, f := range release {
+			f()
+		}
+		r.done.Wait()
+		r.wantEachOnce(r.next)
+		r.wantCalls(int64(r.next))
+		if c := r.handler.Counters(); c.GroupsUndone != 0 || c.Failed != 0 {
+			t.Errorf("counters: %+v", c)
+		}
+	})
+}
+
+// TestGroupsBeginBesideOthersBeforeTheyAreFull: a subscriber has 64 messages in flight, which is one full
+// group.
+func TestGroupsBeginBesideOthersBeforeTheyAreFull(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newApartRig(t, oneDisk(time.Millisecond))
+		r.share()
+		r.flood(256, 0, 10_000) // so that groups grow to 64
+		r.next = 10_000
+		release := r.hold()
+		if n := r.arrive(15); n != 0 {
+			t.Errorf("%d handlers begun for 15 messages beside a group, want none", n)
+		}
+		r.arrive(1)
+		time.Sleep(5 * time.Millisecond) // for the COMMIT
+		synctest.Wait()
+		if n := r.calls.Load(); n != 10_000+1+16 {
+			t.Errorf("%d handlers run for 16 messages beside a group, want 16", n-10_001)
+		}
+		release()
+		r.done.Wait()
+		r.wantEachOnce(r.next)
+	})
+}
+
+func TestGroupsThatWaitForEachOtherRunApart(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var fail bool
+		store := newFake()
+		store.fault = func(step string) error {
+			if step == "commit" && fail {
+				fail = false
+				return errConflict
+			}
+			return nil
+		}
+		r := newApartRig(t, store)
+		beside := func() bool { // tells whether a group runs beside another
+			r.share()
+			release := r.hold()
+			n := r.arrive(16)
+			release()
+			r.done.Wait()
+			return n > 0
+		}
+		conflict := func() {
+			t.Helper()
+			fail = true
+			if !beside() || fail {
+				t.Fatal("no conflict of groups beside each other")
+			}
+		}
+		conflict()
+		r.wantLog("level=INFO", "one runs at a time", "for=15m")
+		if beside() {
+			t.Error("groups run beside each other after a conflict")
+		}
+		time.Sleep(15*time.Minute - time.Second)
+		if beside() {
+			t.Error("groups run beside each other a quarter of an hour after a conflict")
+		}
+		time.Sleep(time.Second)
+		conflict()
+		time.Sleep(30*time.Minute - time.Second)
+		if beside() {
+			t.Error("groups run beside each other half an hour after a second conflict")
+		}
+		time.Sleep(time.Second)
+		if !beside() {
+			t.Error("groups run one at a time for over half an hour")
+		}
+		r.wantEachOnce(r.next)
+		if c := r.handler.Counters(); c.GroupsUndone != 2 || c.Failed != 0 {
+			t.Errorf("counters: %+v", c)
+		}
+	})
+}
+
+func TestConflictOfAGroupWithoutCompanyKeepsGroupsBesideEachOther(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newFake()
+		r := newApartRig(t, store)
+		r.share()
+		release := r.hold()
+		r.arrive(3)                                  // the next group
+		store.failCalls("commit", 2, 2, errConflict) // its commit, when no other group runs
+		release()
+		r.done.Wait()
+		if c := r.handler.Counters(); c.GroupsUndone != 1 {
+			t.Fatalf("counters: %+v", c)
+		}
+		r.share()
+		release = r.hold()
+		if n := r.arrive(16); n == 0 {
+			t.Error("groups run one at a time after a conflict with no other group")
+		}
+		release()
+		r.done.Wait()
+		r.wantEachOnce(r.next)
+	})
+}
+
+// TestGroupThatWaitedForAnotherOneUntilItEndedKeepsGroupsApart: of two groups that wait for each other, one
+// may be rolled back when the other has ended.
+func TestGroupThatWaitedForAnotherOneUntilItEndedKeepsGroupsApart(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		conflict := make(chan struct{})
+		store := newFake()
+		r := newApartRig(t, store)
+		r.share()
+		release := r.hold()
+		store.setFault(func(step string) error {
+			if step == "commit" && store.called("commit") == 1 {
+				<-conflict
+				return errConflict
+			}
+			return nil
+		})
+		r.arrive(4) // a group beside the held one
+		time.Sleep(time.Millisecond)
+		release()
+		time.Sleep(time.Millisecond)
+		close(conflict)
+		r.done.Wait()
+		if c := r.handler.Counters(); c.GroupsUndone != 1 {
+			t.Fatalf("counters: %+v", c)
+		}
+		r.wantLog("one runs at a time")
+		r.wantEachOnce(r.next)
+	})
+}
+
+// TestGroupsThatDeadlockApplyEachMessageOnce has two groups lock two rows in different orders.
+func TestGroupsThatDeadlockApplyEachMessageOnce(t *testing.T) {
+	t.Parallel()
+	db, _ := newPostgres(t)
+	const members, round = 4, 9 // a round has two groups, and an opener that lets them gather
+	var calls [2]atomic.Int64   // of the groups of the round
+	var opener, opened, locked chan struct{}
+	var began [2]chan struct{}
+	_, h := handle(t, db, consumer.Config{}, consumer.HandlerConfig{}, func(ctx context.Context, w *consumer.Work[pgx.Tx], _ *message.Message) error {
+		n := (int(w.Event().ID[15]) - 1) % round
+		if n == round-1 {
+			close(opener)
+			<-opened
+			return db.Do(ctx, w)
+		}
+		group := n / members
+		switch call := calls[group].Add(1); call {
+		case 1, 2:
+			if call == 1 {
+				close(began[group])
+			}
+			if _, err := w.DB().Exec(ctx, `SELECT pg_advisory_xact_lock($1)`, (group+int(call))%2); err != nil {
+				return err
+			}
+			if call == 1 {
+				select { // until both groups have a lock
+				case locked <- struct{}{}:
+				case <-locked:
+				case <-ctx.Done():
+				}
+			}
+		}
+		return db.Do(ctx, w)
+	})
+	sent := 0
+	for h.Counters().GroupsUndone == 0 { // on a machine that stood still, the messages were not gathered
+		if sent >= 20*round {
+			t.Fatal("no group was rolled back in 20 rounds")
+		}
+		opener, opened, locked = make(chan struct{}), make(chan struct{}), make(chan struct{})
+		h.Share(1)
+		var wg sync.WaitGroup
+		send := func(n int) {
+			wg.Go(func() {
+				if err := h.Consume(msg(sent + n)); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		send(round - 1)
+		<-opener
+		for group := range began {
+			began[group] = make(chan struct{})
+			calls[group].Store(0)
+			for n := range members {
+				send(group*members + n)
+			}
+			<-began[group]
+		}
+		close(opened)
+		wg.Wait()
+		sent += round
+	}
+	db.WantEffects(t, sent)
+	if c := h.Counters(); c.Failed != 0 || c.Applied != int64(sent) {
+		t.Errorf("counters: %+v", c)
+	}
+}
