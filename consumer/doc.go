@@ -88,7 +88,7 @@
 // The transaction of a group claims all messages of the group, runs their handlers one after another in
 // the order of arrival, and commits. No message is acknowledged before the commit. A group takes the
 // waiting messages, up to 64, and as many as take about 20 ms. Up to three groups of a handler run at
-// once, each on a connection of its own: one begins beside others with at least 16 messages. A message
+// once, each on a connection of its own: one begins beside others when it is full or has 16 messages. A message
 // that has waited for a group for 250 ms is handled alone. After such a wait, or a group that took as long,
 // messages have transactions of their own until the next measurement. A redelivered message is in no group,
 // nor is a parked one.
@@ -101,9 +101,9 @@
 //     transaction happen again, as after every failed attempt.
 //   - A handler sees the changes of earlier handlers of its group as if they were committed.
 //   - Locks of handlers are held until the group ends. Two groups that lock rows in different orders may
-//     deadlock. The database ends one of them, and no attempt is counted. After a deadlock, a lock timeout
-//     or a group that took over a second beside another, one group runs at a time for 15 minutes, and
-//     twice as long after the next, up to a day.
+//     deadlock. One of them, or after a second both, are rolled back, and no attempt is counted. After a
+//     deadlock, a lock timeout or a group that took over a second beside another, one group runs at a time
+//     for 15 minutes, and twice as long after the next, up to a day.
 //
 // A HandlerConfig.Group.Size of 1 gives each message a transaction of its own, always. So do Optimistic,
 // StoreFirst, MaxPerSecond, an Isolation other than [inbox.ReadCommitted], and the handlers of package

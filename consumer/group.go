@@ -46,7 +46,7 @@ type instruction struct {
 //
 // While no group runs, the next group begins with all pending messages, at once or after Group.Wait.
 // Beside a running group the next group begins when it is full, or when its first member has waited
-// for half a second. On the defaults it begins with sharedBeside members, and messages that have waited for
+// for half a second. On the defaults sharedBeside members are enough, and messages that have waited for
 // sharedPatience are handled alone. So messages that arrive during a transaction form the next group, and
 // groups grow with the load.
 type groups[TX any] struct {
@@ -271,19 +271,19 @@ func (g *groups[TX]) pause() {
 	g.pausedUntil = time.Now().Add(groupPause)
 }
 
-// keepApart lets one group run at a time for a while, if a group that began then ran beside another. It
-// returns for how long, or 0.
-func (g *groups[TX]) keepApart(began time.Time) time.Duration {
+// keepApart lets one group run at a time for a while, if the group of ctx, which began then, ran beside
+// another.
+func (g *groups[TX]) keepApart(ctx context.Context, began time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	now := time.Now()
 	if g.sharing == nil || now.Before(g.apartUntil) || g.running <= 1 && !began.Before(g.accompanied) {
-		return 0
+		return
 	}
 	while := min(apartTime<<g.aparts, apartMost)
 	g.apartUntil = now.Add(while)
 	g.aparts = min(g.aparts+1, 10)
-	return while
+	g.h.log.InfoContext(ctx, "groups may have waited for each other's locks: one runs at a time for a while", "for", while)
 }
 
 // resize adapts the size of groups to the duration of a group. A group that overran its deadline

@@ -23,6 +23,7 @@ type groupResult struct {
 	ran      []bool // the handler was begun
 	culprit  int    // the member whose handler failed, or -1
 	overran  bool
+	began    time.Time // the handlers; without any, the transaction
 }
 
 // attempt handles members in one transaction, and gives each member an instruction before it
@@ -46,7 +47,7 @@ func (g *groups[TX]) attempt(members []*member, again bool) {
 		if len(members) > 1 {
 			h.counts.groups.Add(1)
 		}
-		g.resize(len(members), time.Since(began), false)
+		g.resize(len(members), time.Since(o.began), false)
 		for i, m := range members {
 			m.d.term = term
 			m.instructions <- instruction{made: &attempt{verdict: o.verdicts[i], ran: true, wrote: o.wrote[i]}}
@@ -55,7 +56,7 @@ func (g *groups[TX]) attempt(members []*member, again bool) {
 	}
 	h.counts.undone.Add(1)
 	if o.overran {
-		g.resize(len(members), time.Since(began), true)
+		g.resize(len(members), time.Since(o.began), true)
 	}
 	g.rolledBack(members, &o, began, again)
 }
@@ -134,7 +135,11 @@ func (g *groups[TX]) start(members []*member) (rest []*member) {
 func (g *groups[TX]) single(m *member) {
 	h := g.h
 	m.d.term = h.registry.term()
+	began := time.Now()
 	a := h.begin(m.ctx, m.d)
+	if a.err != nil && h.inbox.store.Classify(a.err) == inbox.Conflict {
+		g.keepApart(m.ctx, began)
+	}
 	m.dismissed = a.err != nil // further attempts are made alone
 	m.instructions <- instruction{made: &a}
 }
@@ -153,9 +158,7 @@ func (g *groups[TX]) rolledBack(members []*member, o *groupResult, began time.Ti
 	h.log.Log(members[0].ctx, level, "group of messages was not committed: its members are handled on their own or in smaller groups",
 		"messages", len(members), "error", o.err)
 	if class == inbox.Conflict || o.overran {
-		if while := g.keepApart(began); while > 0 {
-			h.log.InfoContext(members[0].ctx, "groups may have waited for each other's locks: one runs at a time for a while", "for", while)
-		}
+		g.keepApart(members[0].ctx, began)
 	}
 	switch {
 	case errors.Is(o.err, inbox.ErrNotShared): // the handler is the same for all messages
@@ -230,11 +233,11 @@ func (h *Handler[TX]) applyGroup(members []*member) groupResult {
 		claims[i] = h.claim(m.d.in)
 		claims[i].Started = m.started
 	}
-	o := groupResult{wrote: make([]bool, len(members)), claimed: make([]bool, len(members)), ran: make([]bool, len(members)), culprit: -1}
+	o := groupResult{wrote: make([]bool, len(members)), claimed: make([]bool, len(members)), ran: make([]bool, len(members)), culprit: -1, began: time.Now()}
 	ran := false
 	o.err = runIsolated(func() (err error) {
 		o.verdicts, err = h.inbox.store.ApplyGroup(ctx, claims, func(ctx context.Context, tx TX, run []int) error {
-			ran = true
+			ran, o.began = true, time.Now() // a store with one writer may have waited for other groups
 			for _, i := range run {
 				o.claimed[i] = true
 			}

@@ -11,8 +11,8 @@ const (
 	// the time that the last ones have taken.
 	sharedSize, firstSharedSize = 64, 4
 	sharedTime                  = 20 * time.Millisecond
-	// sharedAtOnce is how many groups of such a handler run at once. One begins beside others when
-	// sharedBeside messages wait for it.
+	// sharedAtOnce is how many groups of such a handler run at once. One begins beside others when it is
+	// full, or when sharedBeside messages wait for it.
 	sharedAtOnce, sharedBeside = 3, 16
 	// After groups that waited for each other, one runs at a time for apartTime, and twice as long after the
 	// next, up to apartMost.
@@ -58,6 +58,7 @@ type sharing struct {
 	tries    int       // measurements of groups that are left, with this one
 	losses   int       // decisions against groups since the last one for them
 	refusals int       // since groups were last decided for
+	slowed   bool      // the decision is that of a slow group, whose rollback may follow
 
 	skip              int // messages that were under way when the measurement began
 	since             time.Time
@@ -178,12 +179,13 @@ func (s *sharing) slow(now time.Time) {
 	defer s.mu.Unlock()
 	if s.phase == measuresGroups || s.phase == decidedGroups {
 		s.lose(now, true)
+		s.slowed = true
 	}
 }
 
 // decide decides for a while. The caller holds mu.
 func (s *sharing) decide(phase sharingPhase, now time.Time, while time.Duration) {
-	s.phase, s.until = phase, now.Add(while)
+	s.phase, s.until, s.slowed = phase, now.Add(while), false
 	s.measure(0)
 }
 
@@ -191,7 +193,7 @@ func (s *sharing) decide(phase sharingPhase, now time.Time, while time.Duration)
 func (s *sharing) refuse(now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.phase != measuresGroups && s.phase != decidedGroups {
+	if s.phase != measuresGroups && s.phase != decidedGroups && !s.slowed {
 		return // refused already
 	}
 	s.decide(decidedAlone, now, min(refusalTime<<s.refusals, refusalMost))

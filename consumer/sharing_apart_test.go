@@ -241,71 +241,114 @@ func TestGroupThatWaitedForAnotherOneUntilItEndedKeepsGroupsApart(t *testing.T) 
 	})
 }
 
+// TestConflictOfOneMessageBesideAGroupKeepsGroupsApart: a group of one may be what the database rolls back.
+func TestConflictOfOneMessageBesideAGroupKeepsGroupsApart(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newFake()
+		r := newApartRig(t, store)
+		r.share()
+		release := r.hold()
+		time.Sleep(time.Millisecond)
+		r.arrive(4) // a group that is committed beside the held one
+		store.failCalls("commit", 2, 2, errConflict)
+		release()
+		r.done.Wait()
+		r.wantLog("one runs at a time")
+		r.wantEachOnce(r.next)
+	})
+}
+
+func TestGroupsThatWaitToBeginStayLarge(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newFake()
+		store.fault = func(step string) error {
+			if step == "begin" { // a store with one writer waits for others here
+				time.Sleep(25 * time.Millisecond)
+			}
+			return nil
+		}
+		r := newApartRig(t, store)
+		r.share()
+		r.flood(64, 0, 5000)
+		if n := r.handler.Counters().Groups; n < 200 || n > 500 { // small groups are slow, and are given up
+			t.Errorf("%d groups of 5000 messages, want 200 to 500", n)
+		}
+		r.wantEachOnce(5000)
+	})
+}
+
 // TestGroupsThatDeadlockApplyEachMessageOnce has two groups lock two rows in different orders.
 func TestGroupsThatDeadlockApplyEachMessageOnce(t *testing.T) {
 	t.Parallel()
 	db, _ := newPostgres(t)
-	const members, round = 4, 9 // a round has two groups, and an opener that lets them gather
-	var calls [2]atomic.Int64   // of the groups of the round
-	var opener, opened, locked chan struct{}
-	var began [2]chan struct{}
+	const members, round = 4, 9                     // a round has two groups, and an opener that lets them gather
+	for sent := 0; sent < 20*round; sent += round { // on a machine that stands still, no groups gather
+		undone := deadlockOnce(t, db, sent, members)
+		db.WantEffects(t, sent+round)
+		if undone {
+			return
+		}
+	}
+	t.Fatal("no group was rolled back in 20 rounds")
+}
+
+// deadlockOnce has two groups of that many messages each, and an opener before them, handled. It tells
+// whether a group was rolled back.
+func deadlockOnce(t *testing.T, db *database[pgx.Tx], first, members int) bool {
+	t.Helper()
+	opener, opened, locked := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	began := [2]chan struct{}{make(chan struct{}), make(chan struct{})}
+	var calls [2]atomic.Int64 // of the groups
 	_, h := handle(t, db, consumer.Config{}, consumer.HandlerConfig{}, func(ctx context.Context, w *consumer.Work[pgx.Tx], _ *message.Message) error {
-		n := (int(w.Event().ID[15]) - 1) % round
-		if n == round-1 {
+		n := int(w.Event().ID[15]) - 1 - first
+		if n == 2*members {
 			close(opener)
 			<-opened
 			return db.Do(ctx, w)
 		}
 		group := n / members
-		switch call := calls[group].Add(1); call {
-		case 1, 2:
-			if call == 1 {
-				close(began[group])
-			}
+		call := calls[group].Add(1)
+		if call == 1 {
+			close(began[group])
+		}
+		if call <= 2 {
 			if _, err := w.DB().Exec(ctx, `SELECT pg_advisory_xact_lock($1)`, (group+int(call))%2); err != nil {
 				return err
 			}
-			if call == 1 {
-				select { // until both groups have a lock
-				case locked <- struct{}{}:
-				case <-locked:
-				case <-ctx.Done():
-				}
+		}
+		if call == 1 {
+			select { // until both groups have a lock
+			case locked <- struct{}{}:
+			case <-locked:
+			case <-time.After(2 * time.Second): // the other group was rolled back before
 			}
 		}
 		return db.Do(ctx, w)
 	})
-	sent := 0
-	for h.Counters().GroupsUndone == 0 { // on a machine that stood still, the messages were not gathered
-		if sent >= 20*round {
-			t.Fatal("no group was rolled back in 20 rounds")
-		}
-		opener, opened, locked = make(chan struct{}), make(chan struct{}), make(chan struct{})
-		h.Share(1)
-		var wg sync.WaitGroup
-		send := func(n int) {
-			wg.Go(func() {
-				if err := h.Consume(msg(sent + n)); err != nil {
-					t.Error(err)
-				}
-			})
-		}
-		send(round - 1)
-		<-opener
-		for group := range began {
-			began[group] = make(chan struct{})
-			calls[group].Store(0)
-			for n := range members {
-				send(group*members + n)
+	h.Share(1)
+	var wg sync.WaitGroup
+	send := func(n int) {
+		wg.Go(func() {
+			if err := h.Consume(msg(first + n)); err != nil {
+				t.Error(err)
 			}
-			<-began[group]
-		}
-		close(opened)
-		wg.Wait()
-		sent += round
+		})
 	}
-	db.WantEffects(t, sent)
-	if c := h.Counters(); c.Failed != 0 || c.Applied != int64(sent) {
+	send(2 * members)
+	<-opener
+	for group := range began {
+		for n := range members {
+			send(group*members + n)
+		}
+		<-began[group]
+	}
+	close(opened)
+	wg.Wait()
+	c := h.Counters()
+	if c.Failed != 0 || c.Applied != int64(2*members+1) {
 		t.Errorf("counters: %+v", c)
 	}
+	return c.GroupsUndone > 0
 }

@@ -204,7 +204,7 @@ func TestGroupsThatBecomeFasterAreMeasuredAgain(t *testing.T) {
 		var shared atomic.Int64
 		r := newRig(t, setup{store: oneDisk(time.Millisecond), fn: func(ctx context.Context, _ *work, _ *message.Message) error {
 			if inbox.SharesTransaction(ctx) && shared.Add(1) < 200 {
-				time.Sleep(1300 * time.Microsecond)
+				time.Sleep(3900 * time.Microsecond)
 			}
 			return nil
 		}})
@@ -248,7 +248,7 @@ func TestTrialsOfGroupsBecomeRare(t *testing.T) {
 		}})
 		began := time.Now()
 		r.flood(8, 0, minute)
-		if took := time.Since(began); took > 66*time.Second {
+		if took := time.Since(began); took > 62*time.Second {
 			t.Errorf("the messages of a minute took %v", took)
 		}
 		if c := r.handler.Counters(); c.Groups == 0 {
@@ -330,41 +330,6 @@ func TestFailureInASharedTransactionEndsThemForAWhile(t *testing.T) {
 		}
 		if strings.Contains(r.log.String(), "level=WARN msg=\"group") {
 			t.Errorf("log of groups that nobody has asked for:\n%s", r.log)
-		}
-	})
-}
-
-func TestGroupsComeBackSoonAfterTheMachineStoodStill(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		var calls atomic.Int64 // until the machine stands still
-		r := newRig(t, setup{store: oneDisk(time.Millisecond), fn: func(context.Context, *work, *message.Message) error {
-			if calls.Add(-1) == 0 {
-				time.Sleep(400 * time.Millisecond)
-			}
-			return nil
-		}})
-		next := 0
-		flood := func(n int) (groups int64) {
-			before := r.handler.Counters().Groups
-			r.flood(64, next, n)
-			next += n
-			return r.handler.Counters().Groups - before
-		}
-		if flood(5000) == 0 {
-			t.Fatal("no groups")
-		}
-		calls.Store(100)
-		flood(500)
-		if n := flood(500); n != 0 {
-			t.Errorf("%d groups soon after a slow one", n)
-		}
-		if flood(4000) == 0 {
-			t.Error("no groups a second after a slow one")
-		}
-		r.wantEachOnce(next)
-		if c := r.handler.Counters(); c.GroupsUndone != 0 {
-			t.Errorf("%d groups were rolled back", c.GroupsUndone)
 		}
 	})
 }
