@@ -63,7 +63,7 @@ type groups[TX any] struct {
 	pausedUntil time.Time   // until then all messages are handled alone
 	apartUntil  time.Time   // until then one group runs at a time
 	aparts      int         // times that groups were kept apart
-	accompanied time.Time   // when a group last ended beside another
+	ended       time.Time   // when a group last ended
 	timer       *time.Timer // calls begin later; nil unless it runs
 }
 
@@ -251,9 +251,7 @@ func (g *groups[TX]) run(group []*member) {
 	defer func() {
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		if g.running > 1 {
-			g.accompanied = time.Now()
-		}
+		g.ended = time.Now()
 		g.running--
 		g.begin()
 	}()
@@ -277,7 +275,7 @@ func (g *groups[TX]) keepApart(ctx context.Context, began time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	now := time.Now()
-	if g.sharing == nil || now.Before(g.apartUntil) || g.running <= 1 && !began.Before(g.accompanied) {
+	if g.sharing == nil || now.Before(g.apartUntil) || g.running <= 1 && !began.Before(g.ended) {
 		return
 	}
 	while := min(apartTime<<g.aparts, apartMost)

@@ -14,7 +14,7 @@ import (
 	"github.com/boxpair/boxpair/consumer"
 )
 
-// apartRig is a rig whose messages share transactions, and whose handler can be held.
+// apartRig is a rig whose messages share transactions from the beginning, and whose handler can be held.
 type apartRig struct {
 	*rig
 	mu   sync.Mutex
@@ -40,8 +40,12 @@ func newApartRig(t *testing.T, store *fakeStore) *apartRig {
 		}
 		return nil
 	}})
+	r.share()
 	return r
 }
+
+// share makes all messages share transactions from now on.
+func (r *apartRig) share() { r.handler.Share(1) }
 
 // arrive has the next n messages handled, and returns how many handlers are begun before all wait.
 func (r *apartRig) arrive(n int) int {
@@ -55,41 +59,45 @@ func (r *apartRig) arrive(n int) int {
 	return int(r.calls.Load() - before)
 }
 
-// hold has a group run whose first handler waits until release is called.
-func (r *apartRig) hold() (release func()) {
-	r.t.Helper()
+// holdNext lets the handler of the next message wait until release is called.
+func (r *apartRig) holdNext() (release func()) {
 	gate := make(chan struct{})
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	r.held[r.next] = gate
-	r.mu.Unlock()
+	return func() { close(gate) }
+}
+
+// hold has a group run whose handler waits until release is called.
+func (r *apartRig) hold() (release func()) {
+	r.t.Helper()
+	release = r.holdNext()
 	if n := r.arrive(1); n != 1 {
 		r.t.Fatalf("%d handlers begun, want one that waits", n)
 	}
-	return func() {
-		close(gate)
-		synctest.Wait()
-	}
+	return release
 }
 
-// share makes all messages share transactions from now on.
-func (r *apartRig) share() { r.handler.Share(1) }
+// settle waits until all messages are handled, and checks their effects.
+func (r *apartRig) settle() {
+	r.t.Helper()
+	r.done.Wait()
+	r.wantEachOnce(r.next)
+}
 
 func TestGroupsOfAHandlerRunBesideEachOther(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newApartRig(t, newFake())
-		r.share()
 		release := []func(){r.hold()}
 		for group := 2; group <= 3; group++ { // a full group has four members at first
-			gate := make(chan struct{})
-			r.held[r.next] = gate
+			release = append(release, r.holdNext())
 			if n := r.arrive(3); n != 0 {
 				t.Errorf("group %d: %d handlers begun for three messages, want none", group, n)
 			}
 			if n := r.arrive(1); n != 1 {
 				t.Errorf("group %d: %d handlers begun for four messages, want the first", group, n)
 			}
-			release = append(release, func() { close(gate) })
 		}
 		if n := r.arrive(20); n != 0 {
 			t.Errorf("%d handlers begun beside three groups, want none", n)
@@ -97,8 +105,7 @@ func TestGroupsOfAHandlerRunBesideEachOther(t *testing.T) {
 		for _, f := range release {
 			f()
 		}
-		r.done.Wait()
-		r.wantEachOnce(r.next)
+		r.settle()
 		r.wantCalls(int64(r.next))
 		if c := r.handler.Counters(); c.GroupsUndone != 0 || c.Failed != 0 {
 			t.Errorf("counters: %+v", c)
@@ -112,7 +119,6 @@ func TestGroupsBeginBesideOthersBeforeTheyAreFull(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newApartRig(t, oneDisk(time.Millisecond))
-		r.share()
 		r.flood(256, 0, 10_000) // so that groups grow to 64
 		r.next = 10_000
 		release := r.hold()
@@ -126,8 +132,7 @@ func TestGroupsBeginBesideOthersBeforeTheyAreFull(t *testing.T) {
 			t.Errorf("%d handlers run for 16 messages beside a group, want 16", n-10_001)
 		}
 		release()
-		r.done.Wait()
-		r.wantEachOnce(r.next)
+		r.settle()
 	})
 }
 
@@ -190,12 +195,11 @@ func TestConflictOfAGroupWithoutCompanyKeepsGroupsBesideEachOther(t *testing.T) 
 	synctest.Test(t, func(t *testing.T) {
 		store := newFake()
 		r := newApartRig(t, store)
-		r.share()
 		release := r.hold()
 		r.arrive(3)                                  // the next group
 		store.failCalls("commit", 2, 2, errConflict) // its commit, when no other group runs
 		release()
-		r.done.Wait()
+		r.settle()
 		if c := r.handler.Counters(); c.GroupsUndone != 1 {
 			t.Fatalf("counters: %+v", c)
 		}
@@ -205,8 +209,7 @@ func TestConflictOfAGroupWithoutCompanyKeepsGroupsBesideEachOther(t *testing.T) 
 			t.Error("groups run one at a time after a conflict with no other group")
 		}
 		release()
-		r.done.Wait()
-		r.wantEachOnce(r.next)
+		r.settle()
 	})
 }
 
@@ -218,7 +221,6 @@ func TestGroupThatWaitedForAnotherOneUntilItEndedKeepsGroupsApart(t *testing.T) 
 		conflict := make(chan struct{})
 		store := newFake()
 		r := newApartRig(t, store)
-		r.share()
 		release := r.hold()
 		store.setFault(func(step string) error {
 			if step == "commit" && store.called("commit") == 1 {
@@ -232,12 +234,11 @@ func TestGroupThatWaitedForAnotherOneUntilItEndedKeepsGroupsApart(t *testing.T) 
 		release()
 		time.Sleep(time.Millisecond)
 		close(conflict)
-		r.done.Wait()
+		r.settle()
 		if c := r.handler.Counters(); c.GroupsUndone != 1 {
 			t.Fatalf("counters: %+v", c)
 		}
 		r.wantLog("one runs at a time")
-		r.wantEachOnce(r.next)
 	})
 }
 
@@ -247,15 +248,13 @@ func TestConflictOfOneMessageBesideAGroupKeepsGroupsApart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newFake()
 		r := newApartRig(t, store)
-		r.share()
 		release := r.hold()
 		time.Sleep(time.Millisecond)
 		r.arrive(4) // a group that is committed beside the held one
 		store.failCalls("commit", 2, 2, errConflict)
 		release()
-		r.done.Wait()
+		r.settle()
 		r.wantLog("one runs at a time")
-		r.wantEachOnce(r.next)
 	})
 }
 
@@ -270,7 +269,6 @@ func TestGroupsThatWaitToBeginStayLarge(t *testing.T) {
 			return nil
 		}
 		r := newApartRig(t, store)
-		r.share()
 		r.flood(64, 0, 5000)
 		if n := r.handler.Counters().Groups; n < 200 || n > 500 { // small groups are slow, and are given up
 			t.Errorf("%d groups of 5000 messages, want 200 to 500", n)

@@ -20,13 +20,7 @@ func TestGroupsComeBackSoonAfterTheMachineStoodStill(t *testing.T) {
 			}
 			return nil
 		}})
-		next := 0
-		flood := func(n int) (groups int64) {
-			before := r.handler.Counters().Groups
-			r.flood(64, next, n)
-			next += n
-			return r.handler.Counters().Groups - before
-		}
+		next, flood := r.floods()
 		if flood(5000) == 0 {
 			t.Fatal("no groups")
 		}
@@ -38,7 +32,7 @@ func TestGroupsComeBackSoonAfterTheMachineStoodStill(t *testing.T) {
 		if flood(4000) == 0 {
 			t.Error("no groups a second after a slow one")
 		}
-		r.wantEachOnce(next)
+		r.wantEachOnce(*next)
 		if c := r.handler.Counters(); c.GroupsUndone != 0 {
 			t.Errorf("%d groups were rolled back", c.GroupsUndone)
 		}
@@ -57,23 +51,23 @@ func TestGroupThatIsLateEndsGroupsForAMinute(t *testing.T) {
 			}
 			return nil
 		}})
-		if r.flood(64, 0, 5000); r.handler.Counters().Groups == 0 {
+		next, flood := r.floods()
+		if flood(5000) == 0 {
 			t.Fatal("no groups")
 		}
 		calls.Store(100)
-		r.flood(64, 5000, 500)
-		before := r.handler.Counters()
-		if before.GroupsUndone != 1 || before.Failed != 0 {
-			t.Errorf("counters: %+v", before)
+		flood(500)
+		if c := r.handler.Counters(); c.GroupsUndone != 1 || c.Failed != 0 {
+			t.Errorf("counters: %+v", c)
 		}
 		time.Sleep(50 * time.Second)
-		if r.flood(64, 5500, 2000); r.handler.Counters().Groups != before.Groups {
-			t.Error("groups less than a minute after one that was late")
+		if n := flood(2000); n != 0 {
+			t.Errorf("%d groups less than a minute after one that was late", n)
 		}
 		time.Sleep(10 * time.Second)
-		if r.flood(64, 7500, 2000); r.handler.Counters().Groups == before.Groups {
+		if flood(2000) == 0 {
 			t.Error("no groups a minute after one that was late")
 		}
-		r.wantEachOnce(9500)
+		r.wantEachOnce(*next)
 	})
 }

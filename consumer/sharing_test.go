@@ -57,6 +57,18 @@ func (r *rig) flood(inFlight, first, n int) (slowest time.Duration) {
 	return slowest
 }
 
+// floods returns a function that has the next n messages handled, 64 at once, and tells in how many groups,
+// and the number of the next message.
+func (r *rig) floods() (next *int, flood func(n int) (groups int64)) {
+	next = new(int)
+	return next, func(n int) int64 {
+		before := r.handler.Counters().Groups
+		r.flood(64, *next, n)
+		*next += n
+		return r.handler.Counters().Groups - before
+	}
+}
+
 // wantEachOnce checks that the effect of each of the first n messages was committed once.
 func (r *rig) wantEachOnce(n int) {
 	r.t.Helper()
@@ -342,13 +354,7 @@ func TestGroupsComeBackAfterARefusal(t *testing.T) {
 		s.fn = func(ctx context.Context, w *work, m *message.Message) error { return failingAt(bad)(ctx, w, m) }
 		s.handler.Retry.QuickAttempts = 1
 		r := newRig(t, s)
-		next := 0
-		flood := func(n int) (groups int64) {
-			before := r.handler.Counters().Groups
-			r.flood(64, next, n)
-			next += n
-			return r.handler.Counters().Groups - before
-		}
+		next, flood := r.floods()
 		if flood(2000) == 0 {
 			t.Fatal("no groups")
 		}
@@ -359,7 +365,7 @@ func TestGroupsComeBackAfterARefusal(t *testing.T) {
 			t.Errorf("%d groups soon after a failure", n)
 		}
 		time.Sleep(time.Minute)
-		bad = next + 3000
+		bad = *next + 3000
 		if flood(4000) == 0 {
 			t.Error("no groups after a minute")
 		}
