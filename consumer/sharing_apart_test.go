@@ -2,6 +2,7 @@ package consumer_test
 
 import (
 	"context"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -25,8 +26,13 @@ type apartRig struct {
 
 func newApartRig(t *testing.T, store *fakeStore) *apartRig {
 	t.Helper()
+	return newApartRigOf(t, store, consumer.GroupConfig{})
+}
+
+func newApartRigOf(t *testing.T, store *fakeStore, group consumer.GroupConfig) *apartRig {
+	t.Helper()
 	r := &apartRig{held: map[int]chan struct{}{}}
-	r.rig = newRig(t, setup{store: store, fn: func(_ context.Context, w *work, _ *message.Message) error {
+	r.rig = newRig(t, setup{store: store, handler: consumer.HandlerConfig{Group: group}, fn: func(ctx context.Context, w *work, _ *message.Message) error {
 		r.mu.Lock()
 		var gate chan struct{}
 		for n, c := range r.held {
@@ -35,17 +41,19 @@ func newApartRig(t *testing.T, store *fakeStore) *apartRig {
 			}
 		}
 		r.mu.Unlock()
-		if gate != nil {
-			<-gate
+		if gate == nil {
+			return nil
 		}
-		return nil
+		select {
+		case <-gate:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
 	}})
-	r.share()
+	r.handler.Share(1)
 	return r
 }
-
-// share makes all messages share transactions from now on.
-func (r *apartRig) share() { r.handler.Share(1) }
 
 // arrive has the next n messages handled, and returns how many handlers are begun before all wait.
 func (r *apartRig) arrive(n int) int {
@@ -76,6 +84,17 @@ func (r *apartRig) hold() (release func()) {
 		r.t.Fatalf("%d handlers begun, want one that waits", n)
 	}
 	return release
+}
+
+// beside tells whether a group runs beside another one.
+func (r *apartRig) beside() bool {
+	r.t.Helper()
+	r.handler.Share(1) // after a rollback, too
+	release := r.hold()
+	n := r.arrive(16)
+	release()
+	r.settle()
+	return n > 0
 }
 
 // settle waits until all messages are handled, and checks their effects.
@@ -149,42 +168,39 @@ func TestGroupsThatWaitForEachOtherRunApart(t *testing.T) {
 			return nil
 		}
 		r := newApartRig(t, store)
-		beside := func() bool { // tells whether a group runs beside another
-			r.share()
-			release := r.hold()
-			n := r.arrive(16)
-			release()
-			r.done.Wait()
-			return n > 0
-		}
 		conflict := func() {
 			t.Helper()
 			fail = true
-			if !beside() || fail {
+			if !r.beside() || fail {
 				t.Fatal("no conflict of groups beside each other")
 			}
 		}
 		conflict()
 		r.wantLog("level=INFO", "one runs at a time", "for=15m")
-		if beside() {
+		if r.beside() {
 			t.Error("groups run beside each other after a conflict")
 		}
 		time.Sleep(15*time.Minute - time.Second)
-		if beside() {
+		if r.beside() {
 			t.Error("groups run beside each other a quarter of an hour after a conflict")
 		}
 		time.Sleep(time.Second)
 		conflict()
 		time.Sleep(30*time.Minute - time.Second)
-		if beside() {
+		if r.beside() {
 			t.Error("groups run beside each other half an hour after a second conflict")
 		}
 		time.Sleep(time.Second)
-		if !beside() {
+		if !r.beside() {
 			t.Error("groups run one at a time for over half an hour")
 		}
+		for range 8 { // for a day at most
+			conflict()
+			time.Sleep(24 * time.Hour)
+		}
+		conflict()
 		r.wantEachOnce(r.next)
-		if c := r.handler.Counters(); c.GroupsUndone != 2 || c.Failed != 0 {
+		if c := r.handler.Counters(); c.GroupsUndone != 11 || c.Failed != 0 {
 			t.Errorf("counters: %+v", c)
 		}
 	})
@@ -203,13 +219,9 @@ func TestConflictOfAGroupWithoutCompanyKeepsGroupsBesideEachOther(t *testing.T) 
 		if c := r.handler.Counters(); c.GroupsUndone != 1 {
 			t.Fatalf("counters: %+v", c)
 		}
-		r.share()
-		release = r.hold()
-		if n := r.arrive(16); n == 0 {
+		if !r.beside() {
 			t.Error("groups run one at a time after a conflict with no other group")
 		}
-		release()
-		r.settle()
 	})
 }
 
@@ -239,6 +251,60 @@ func TestGroupThatWaitedForAnotherOneUntilItEndedKeepsGroupsApart(t *testing.T) 
 			t.Fatalf("counters: %+v", c)
 		}
 		r.wantLog("one runs at a time")
+	})
+}
+
+// TestTwoGroupsThatAreLateKeepGroupsApartOnce: of two groups that wait for each other, both may be late.
+func TestTwoGroupsThatAreLateKeepGroupsApartOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newApartRig(t, newFake())
+		opened := r.hold()
+		r.holdNext()
+		r.arrive(4)
+		r.holdNext()
+		r.arrive(4)
+		r.mu.Lock()
+		clear(r.held) // for the next attempts
+		r.mu.Unlock()
+		time.Sleep(time.Second)
+		opened()
+		r.settle()
+		if c := r.handler.Counters(); c.GroupsUndone != 2 || c.Failed != 0 {
+			t.Errorf("counters: %+v", c)
+		}
+		if r.beside() {
+			t.Error("groups run beside each other after two were late")
+		}
+		time.Sleep(15 * time.Minute)
+		if !r.beside() {
+			t.Error("groups run one at a time a quarter of an hour after two were late together")
+		}
+	})
+}
+
+// TestGroupsOfAConfiguredSizeBeginBesideOthersWhenFull, also after a conflict.
+func TestGroupsOfAConfiguredSizeBeginBesideOthersWhenFull(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const size = 20
+		store := newFake()
+		r := newApartRigOf(t, store, consumer.GroupConfig{Size: size})
+		store.failCalls("commit", 1, 1, errConflict)
+		release := r.hold()
+		for range 2 {
+			if n := r.arrive(size - 1); n != 0 {
+				t.Errorf("%d handlers begun for %d messages beside a group, want none", n, size-1)
+			}
+			if n := r.arrive(1); n < size {
+				t.Errorf("%d handlers begun for %d messages beside a group", n, size)
+			}
+		}
+		release()
+		r.settle()
+		if strings.Contains(r.log.String(), "one runs at a time") {
+			t.Errorf("groups that were asked for are kept apart:\n%s", r.log)
+		}
 	})
 }
 

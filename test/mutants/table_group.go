@@ -291,7 +291,7 @@ var grouping = []Mutant{
 		File:   "consumer/sharing.go",
 		Old:    ` && !s.slowed {`,
 		New:    ` {`,
-		Test:   Test{"consumer", "TestGroupThatIsLateEndsGroupsForAMinute"},
+		Test:   Test{"consumer", "TestGroupsThatAreLateEndGroupsForAMinute"},
 	},
 	{
 		Name: "conflicts-of-one-do-not-count", Guarantee: "G5",
@@ -308,6 +308,74 @@ var grouping = []Mutant{
 		Old:    `			ran, o.began = true, time.Now() //`,
 		New:    `			ran = true //`,
 		Test:   Test{"consumer", "TestGroupsThatWaitToBeginStayLarge"},
+	},
+	{
+		Name: "groups-late-together-are-refused-thrice", Guarantee: "G5",
+		Broken: "After three groups that fail together, as in an outage, no messages share a transaction for four minutes.",
+		File:   "consumer/sharing.go",
+		Old:    `		return // refused already`,
+		New:    ``,
+		Test:   Test{"consumer", "TestGroupsThatAreLateEndGroupsForAMinute"},
+	},
+	{
+		Name: "slow-once-is-slow-for-ever", Guarantee: "G5",
+		Broken: "Groups that were slow once and fail together are refused each on its own.",
+		File:   "consumer/sharing.go",
+		Old:    `now.Add(while), false`,
+		New:    `now.Add(while), s.slowed`,
+		Test:   Test{"consumer", "TestGroupsThatAreLateEndGroupsForAMinute"},
+	},
+	{
+		Name: "groups-slow-together-lose-thrice", Guarantee: "G5",
+		Broken: "After one pause of the machine in three groups, no messages share a transaction for a quarter of a minute.",
+		File:   "consumer/sharing.go",
+		Old: `	if s.phase == measuresGroups || s.phase == decidedGroups {
+		s.lose`,
+		New: `	if true {
+		s.lose`,
+		Test: Test{"consumer", "TestGroupsComeBackSoonAfterTheMachineStoodStill"},
+	},
+	{
+		Name: "late-groups-stay-together", Guarantee: "G5",
+		Broken: "Groups that wait for each other until their deadline run beside each other again a minute later.",
+		File:   "consumer/group_run.go",
+		Old:    `	if class == inbox.Conflict || o.overran {`,
+		New:    `	if class == inbox.Conflict {`,
+		Test:   Test{"consumer", "TestTwoGroupsThatAreLateKeepGroupsApartOnce"},
+	},
+	{
+		Name: "both-of-a-deadlock-count", Guarantee: "G5",
+		Broken: "Two groups that waited for each other keep groups apart for twice as long.",
+		File:   "consumer/group.go",
+		Old:    `g.sharing == nil || now.Before(g.apartUntil) || `,
+		New:    `g.sharing == nil || `,
+		Test:   Test{"consumer", "TestTwoGroupsThatAreLateKeepGroupsApartOnce"},
+	},
+	{
+		Name: "deadlocks-keep-groups-apart-for-ever", Guarantee: "G5",
+		Broken: "After some deadlocks, one group runs at a time for weeks.",
+		File:   "consumer/group.go",
+		Old:    `apartTime<<g.aparts, apartMost)`,
+		New:    `apartTime<<g.aparts, 100*apartMost)`,
+		Test:   Test{"consumer", "TestGroupsThatWaitForEachOtherRunApart"},
+	},
+	{
+		Name: "configured-groups-are-kept-apart", Guarantee: "G5",
+		Broken: "The log says that groups of a configured size run one at a time.",
+		File:   "consumer/group.go",
+		Old:    `g.sharing == nil || now.Before(g.apartUntil) || `,
+		New:    `now.Before(g.apartUntil) || `,
+		Test:   Test{"consumer", "TestGroupsOfAConfiguredSizeBeginBesideOthersWhenFull"},
+	},
+	{
+		Name: "configured-groups-begin-early", Guarantee: "G5",
+		Broken: "A group of a configured size begins beside others before it is full.",
+		File:   "consumer/group.go",
+		Old: `		if g.sharing != nil && g.running > 0 {
+			full`,
+		New: `		if g.running > 0 {
+			full`,
+		Test: Test{"consumer", "TestGroupsOfAConfiguredSizeBeginBesideOthersWhenFull"},
 	},
 	{
 		Name: "refusals-do-not-grow", Guarantee: "G5",
