@@ -227,9 +227,7 @@ func (ls *leases) reply(cl *Call) {
 	case *statement.Acquire:
 		ls.acquired = true
 		ls.acquireAsked, ls.acquireAt = cl.issued, cl.issued+ls.cfg.LeaseTTL/10
-		for _, g := range s.Grants {
-			ls.granted(g, cl.issued)
-		}
+		ls.granted(s.Grants, cl.issued)
 	case *statement.Release:
 		ls.distrusted = slices.DeleteFunc(ls.distrusted, func(lease outbox.Lease) bool { return slices.Contains(s.Leases, lease) })
 		ls.released(cl.shards, s.Forget)
@@ -279,7 +277,6 @@ func (ls *leases) identified(identity string) {
 // queued again are sent again, and the inboxes drop the copies.
 func (ls *leases) beginAnew() {
 	ls.health.failedOver = ls.now
-
 	for _, sh := range ls.shards {
 		if sh != nil && !sh.leaving {
 			ls.distrusted, ls.lows.cleared = append(ls.distrusted, sh.lease()), false
@@ -359,13 +356,24 @@ func (ls *leases) renewed(cl *Call) {
 	}
 }
 
-// granted takes a shard over. Healing, loading and the first fetch of the shard begin after the
-// lease.
-func (ls *leases) granted(g outbox.Grant, issued time.Duration) {
-	if g.Shard < 0 || g.Shard >= idgen.Shards || ls.shards[g.Shard] != nil {
-		ls.note(slog.LevelError, "store granted a shard that is held or does not exist", slog.Int("shard", g.Shard))
-		return
+// granted takes shards over, and tells in one note which of them came from a relay that crashed.
+func (ls *leases) granted(grants []outbox.Grant, issued time.Duration) {
+	var abrupt []int
+	for _, g := range grants {
+		if g.Shard < 0 || g.Shard >= idgen.Shards || ls.shards[g.Shard] != nil {
+			ls.note(slog.LevelError, "store granted a shard that is held or does not exist", slog.Int("shard", g.Shard))
+		} else if ls.take(g, issued) {
+			abrupt = append(abrupt, g.Shard)
+		}
 	}
+	if abrupt != nil {
+		ls.note(slog.LevelWarn, "shards taken over from a relay that did not give them back", slog.Any("shards", abrupt))
+	}
+}
+
+// take takes a shard over, and tells whether its owner before did not give it back. Healing, loading
+// and the first fetch of the shard begin after the lease.
+func (ls *leases) take(g outbox.Grant, issued time.Duration) (abrupt bool) {
 	sh := &shardState{
 		no:         g.Shard,
 		shardLease: shardLease{epoch: g.Epoch, until: issued + ls.cfg.LeaseTTL - ls.margin()},
@@ -379,15 +387,12 @@ func (ls *leases) granted(g outbox.Grant, issued time.Duration) {
 	if g.History == ls.identity {
 		sh.resume(g.Low, g.Tail)
 	}
-	before := ls.abrupt & (1 << g.Shard)
-	ls.abrupt &^= before
-	if g.Abrupt || before != 0 {
+	abrupt = g.Abrupt || ls.abrupt&(1<<g.Shard) != 0
+	ls.abrupt &^= 1 << g.Shard
+	if abrupt {
 		sh.redeliver = ls.cfg.Window
-		ls.note(slog.LevelWarn, "shard taken over from a relay that did not give it back",
-			slog.Int("shard", sh.no), slog.Int64("epoch", sh.epoch))
-	} else {
-		ls.note(slog.LevelDebug, "shard acquired", slog.Int("shard", sh.no), slog.Int64("epoch", sh.epoch))
 	}
+	ls.note(slog.LevelDebug, "shard acquired", slog.Int("shard", sh.no), slog.Int64("epoch", sh.epoch), slog.Bool("abrupt", abrupt))
 	ls.shards[sh.no] = sh
 	ls.held++
 	ls.witness.stale = true
@@ -398,6 +403,7 @@ func (ls *leases) granted(g outbox.Grant, issued time.Duration) {
 	if ls.stopping {
 		ls.yield(sh)
 	}
+	return abrupt
 }
 
 // yieldSurplus begins to give back the shards beyond the fair share, the emptiest first.

@@ -321,6 +321,17 @@ func (rel *rigRelay) noted(msg string) (n int) {
 	return n
 }
 
+// takenOver returns the shards that a relay has noted to be taken over from a crashed relay, in one note.
+func (rel *rigRelay) takenOver(t *testing.T) []int {
+	t.Helper()
+	const said = "shards taken over from a relay that did not give them back"
+	if n := rel.noted(said); n > 1 {
+		t.Errorf("takeover was said %d times", n)
+	}
+	shards, _ := rel.attr(said, "shards").Any().([]int)
+	return shards
+}
+
 func (rel *rigRelay) attr(msg, key string) slog.Value {
 	for _, x := range rel.notes {
 		for _, a := range x.Attrs {

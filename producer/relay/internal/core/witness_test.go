@@ -73,7 +73,7 @@ func TestShardsOfARelayWhoseWitnessHasEndedAreTakenOverAtOnce(t *testing.T) {
 		if held != idgen.Shards {
 			t.Errorf("of %d relays: the others have %d shards", n, held)
 		}
-		if n == 2 && r.relays[0].noted("shard taken over from a relay that did not give it back") != 32 {
+		if n == 2 && len(r.relays[0].takenOver(t)) != 32 {
 			t.Error("take-over was not said")
 		}
 		r.drained()
