@@ -1,6 +1,7 @@
 package soak
 
 import (
+	"math"
 	"strings"
 	"time"
 )
@@ -39,9 +40,13 @@ func (m *memory) end() {
 // slope fits straight lines to the points of several processes: one slope for all lines, and a
 // height for each line.
 type slope struct {
-	xy, xx  float64
+	lines   []line
+	sum     line
 	minutes float64
 }
+
+// line has the sums of products of one process's points, from their mean.
+type line struct{ xy, xx float64 }
 
 func (s *slope) add(points []point) {
 	if len(points) < 2 {
@@ -52,17 +57,35 @@ func (s *slope) add(points []point) {
 		x, y = x+p.at, y+p.bytes
 	}
 	x, y = x/float64(len(points)), y/float64(len(points))
+	var l line
 	for _, p := range points {
-		s.xy += (p.at - x) * (p.bytes - y)
-		s.xx += (p.at - x) * (p.at - x)
+		l.xy += (p.at - x) * (p.bytes - y)
+		l.xx += (p.at - x) * (p.at - x)
 	}
+	s.lines = append(s.lines, l)
+	s.sum = line{s.sum.xy + l.xy, s.sum.xx + l.xx}
 	s.minutes += points[len(points)-1].at - points[0].at
 }
 
 // perMinute returns the growth in bytes per minute.
 func (s *slope) perMinute() float64 {
-	if s.xx == 0 {
+	if s.sum.xx == 0 {
 		return 0
 	}
-	return s.xy / s.xx
+	return s.sum.xy / s.sum.xx
+}
+
+// standardError returns the standard error of perMinute. Memory follows the load, so the points of one
+// process depend on each other: the error is that of independent processes, and 0 for a single one.
+func (s *slope) standardError() float64 {
+	n := float64(len(s.lines))
+	if n < 2 || s.sum.xx == 0 {
+		return 0
+	}
+	slope, squares := s.perMinute(), 0.0
+	for _, l := range s.lines {
+		apart := l.xy - slope*l.xx
+		squares += apart * apart
+	}
+	return math.Sqrt(squares*n/(n-1)) / s.sum.xx
 }

@@ -69,8 +69,9 @@ type Report struct {
 	P99     float64 `json:"p99_seconds"`
 
 	// RSSSlope is the growth of processes' memory in MB per minute, over RSSMinutes of processes
-	// that were spared from kills.
+	// that were spared from kills. RSSError is its standard error.
 	RSSSlope   float64            `json:"rss_slope_mb_per_minute"`
+	RSSError   float64            `json:"rss_slope_error_mb_per_minute"`
 	RSSMinutes float64            `json:"rss_minutes"`
 	PeakHeapMB map[string]float64 `json:"peak_heap_mb"`
 
@@ -90,6 +91,7 @@ const (
 	mostHeapMB  = 256
 	mostSlopeMB = 3 // per minute
 	leastSlope  = 5 // minutes, of which a slope says something
+	surely      = 3 // standard errors: of a thousand runs, one differs as much by chance
 )
 
 // judge completes the report.
@@ -115,8 +117,8 @@ func (r *Report) judge(cfg *Config, failed []string) {
 			r.violation("a %s had a heap of %.0f MB", role, mb)
 		}
 	}
-	if r.RSSMinutes >= leastSlope && r.RSSSlope > mostSlopeMB {
-		r.violation("memory grew by %.1f MB per minute", r.RSSSlope)
+	if r.RSSMinutes >= leastSlope && r.RSSSlope > mostSlopeMB && r.RSSSlope > surely*r.RSSError {
+		r.violation("memory grew by %.1f MB per minute, with a standard error of %.1f", r.RSSSlope, r.RSSError)
 	}
 	for _, text := range failed {
 		r.violation("%s", text)

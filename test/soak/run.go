@@ -214,7 +214,7 @@ func (r *run) report(f *findings) *Report {
 		Lost: f.lost + r.unheardLost, Repeated: f.repeated, Unordered: f.unordered + r.unheardUnordered, Phantom: f.phantom, Torn: f.torn, Unclaimed: f.unclaimed,
 		Parked: f.aside, Unknown: c.unknown, SoloStarts: c.starts,
 		Stall: round(r.watch.stall.Seconds()), Slowest: round(f.most), P50: round(f.p50), P99: round(f.p99),
-		RSSSlope: round(m.all.perMinute() / (1 << 20)), RSSMinutes: round(m.all.minutes),
+		RSSSlope: round(m.all.perMinute() / (1 << 20)), RSSError: round(m.all.standardError() / (1 << 20)), RSSMinutes: round(m.all.minutes),
 		PeakHeapMB: make(map[string]float64),
 	}
 	for role, bytes := range m.peaks {

@@ -57,6 +57,22 @@ func TestSlopeIsThatOfEachProcess(t *testing.T) {
 	if got := s.perMinute(); math.Abs(got-10) > 1e-9 || s.minutes != 3 {
 		t.Errorf("slope %v over %v minutes", got, s.minutes)
 	}
+	if got := s.standardError(); got > 1e-9 {
+		t.Errorf("standard error %v of two processes that grow alike", got)
+	}
+	s.add([]point{{1, 120}, {2, 110}, {3, 100}})
+	if slope, err := s.perMinute(), s.standardError(); math.Abs(slope-1.11) > 0.01 || math.Abs(err-7.84) > 0.01 {
+		t.Errorf("slope %v, standard error %v, of processes that differ", slope, err)
+	}
+}
+
+func TestGrowthWithinItsErrorIsNoViolation(t *testing.T) {
+	t.Parallel()
+	r := enough()
+	r.RSSMinutes, r.RSSSlope, r.RSSError = 6, 5, 2
+	if r.judge(&Config{Duration: 10 * time.Minute, DrainLimit: time.Minute}, nil); !r.Passed() {
+		t.Errorf("violations %v, missing %v", r.Violations, r.Missing)
+	}
 }
 
 // enough is a report of ten minutes in which enough was done, and nothing found.
@@ -81,7 +97,7 @@ func TestReportIsJudged(t *testing.T) {
 		"without their event": func(r *Report) { r.Torn = 1 }, "without a claim": func(r *Report) { r.Unclaimed = 1 },
 		"not at rest": func(r *Report) { r.Drained = false }, "rest 61": func(r *Report) { r.Drain = 61 },
 		"heap":   func(r *Report) { r.PeakHeapMB = map[string]float64{"relay": 300} },
-		"memory": func(r *Report) { r.RSSMinutes, r.RSSSlope = 6, 5 },
+		"memory": func(r *Report) { r.RSSMinutes, r.RSSSlope, r.RSSError = 6, 5, 1.5 },
 	} {
 		r := enough()
 		spoil(r)
