@@ -463,4 +463,20 @@ const removeOld = ` + "`" + `, parked AS (
 		New:    `		if len(cl.shards) == pk.healing.most {`,
 		Test:   Test{"producer/relay/internal/core", "TestShardsAreHealedFewAtATimeWhereAllTakeTooLong"},
 	},
+	{
+		Name: "fail-over-owes-no-mark", Guarantee: "G8",
+		Broken: "What the relay sent of the lost state of a database is sent again without a mark, and without a word in the log.",
+		File:   "producer/relay/internal/core/leases.go",
+		Old:    `	abrupt = g.Abrupt || ls.abrupt&(1<<g.Shard) != 0`,
+		New:    `	abrupt = g.Abrupt`,
+		Test:   Test{"producer/relay/internal/core", "TestShardsAreTakenOverAfterAFailOver"},
+	},
+	{
+		Name: "fail-over-remembered-for-ever", Guarantee: "G8",
+		Broken: "After a fail-over, each shard that is given back in order is told to be that of a crashed relay.",
+		File:   "producer/relay/internal/core/leases.go",
+		Old:    `	ls.abrupt &^= 1 << g.Shard`,
+		New:    ``,
+		Test:   Test{"producer/relay/internal/core", "TestShardsAreTakenOverAfterAFailOver"},
+	},
 }

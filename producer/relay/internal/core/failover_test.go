@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/boxpair/boxpair/idgen"
 	"github.com/boxpair/boxpair/producer/internal/wakeup"
 	"github.com/boxpair/boxpair/transport"
 )
@@ -80,4 +81,35 @@ func TestEventThatHasTheIDOfALostOneIsSent(t *testing.T) {
 		}
 		r.drained()
 	}
+}
+
+// The old owner of a shard of the lost state may have sent what the new state has again. The copies are
+// marked, and the shards taken over for it once.
+func TestShardsAreTakenOverAfterAFailOver(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.store.Database = "1/00000001"
+	seq := r.store.Add("topic", "key")
+	rel := r.start(Options{})
+	r.run(2 * time.Second)
+	r.store.Enqueue(r.store.Log[seq].Shard, seq, 0)
+	r.store.Database = "1/00000002"
+	r.run(rel.core.cfg.LeaseTTL)
+	if n := len(rel.takenOver(t)); n != idgen.Shards {
+		t.Errorf("%d shards were said to be taken over", n)
+	}
+	if len(r.sends) != 2 || r.sends[0].redelivered || !r.sends[1].redelivered {
+		t.Errorf("sent %+v", r.sends)
+	}
+	other := r.start(Options{})
+	r.run(2 * rel.core.cfg.LeaseTTL)
+	if other.core.leases.held == 0 {
+		t.Fatal("the other relay has no shards")
+	}
+	other.core.Stop(r.now)
+	r.run(2 * rel.core.cfg.LeaseTTL)
+	if rel.takenOver(t); rel.core.leases.held != idgen.Shards {
+		t.Errorf("%d shards after the other relay has given back its own", rel.core.leases.held)
+	}
+	r.drained()
 }
