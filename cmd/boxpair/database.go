@@ -12,6 +12,7 @@ import (
 	"time"
 
 	driver "github.com/go-sql-driver/mysql"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/boxpair/boxpair/audit"
@@ -25,8 +26,9 @@ type target struct {
 	name           string // without user and password
 	shown          string // the URL without its password
 	pool           *pgxpool.Config
-	server         *driver.Config // of MySQL or MariaDB
-	path           string         // of a SQLite file; "" if pool or server is set
+	direct         *pgx.ConnConfig // of the server past a pooler; nil if it is not named
+	server         *driver.Config  // of MySQL or MariaDB
+	path           string          // of a SQLite file; "" if pool or server is set
 	schema, prefix string
 }
 
@@ -38,6 +40,7 @@ var errURL = errors.New("want postgres://user:password@host:port/database, mysql
 const (
 	schemaParameter = "boxpair_schema"
 	prefixParameter = "boxpair_prefix"
+	directParameter = "boxpair_direct"
 )
 
 func parseTarget(text string) (target, error) {
@@ -53,21 +56,44 @@ func parseTarget(text string) (target, error) {
 	}
 	query := u.Query()
 	t := target{schema: query.Get(schemaParameter), prefix: query.Get(prefixParameter)}
+	direct := query.Get(directParameter)
 	query.Del(schemaParameter)
 	query.Del(prefixParameter)
+	query.Del(directParameter)
 	u.RawQuery = encoded(query)
-	if t.pool, err = pgxpool.ParseConfig(u.String()); err != nil {
-		return target{}, errURL
+	if t.pool, err = poolOf(u); err != nil {
+		return target{}, err
 	}
-	t.pool.MaxConns = 1
 	conn := t.pool.ConnConfig
-	if conn.ConnectTimeout == 0 {
-		conn.ConnectTimeout = connectTimeout
+	if direct != "" {
+		if server, err := url.Parse("//" + direct); err != nil || server.Host != direct {
+			return target{}, errors.New(directParameter + ": want host:port of the server itself")
+		}
+		past := *u
+		past.Host = direct
+		cfg, err := poolOf(&past)
+		if err != nil {
+			return target{}, err
+		}
+		t.direct = cfg.ConnConfig
 	}
-	conn.RuntimeParams["application_name"] = "boxpair"
 	t.shown = shownURL(text)
 	t.name = fmt.Sprintf("%s:%d/%s", conn.Host, conn.Port, conn.Database)
 	return t, nil
+}
+
+// poolOf returns a pool of one connection to the server at u.
+func poolOf(u *url.URL) (*pgxpool.Config, error) {
+	cfg, err := pgxpool.ParseConfig(u.String())
+	if err != nil {
+		return nil, errURL
+	}
+	cfg.MaxConns = 1
+	if cfg.ConnConfig.ConnectTimeout == 0 {
+		cfg.ConnConfig.ConnectTimeout = connectTimeout
+	}
+	cfg.ConnConfig.RuntimeParams["application_name"] = "boxpair"
+	return cfg, nil
 }
 
 func parseMySQL(u *url.URL) (target, error) {
@@ -249,7 +275,11 @@ func openPostgres(ctx context.Context, t *target, p *places) (store *postgres.St
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	store, err = postgres.New(pool, postgres.Config{Schema: schema, Prefix: prefix})
+	cfg := postgres.Config{Schema: schema, Prefix: prefix}
+	if t.direct != nil {
+		cfg.Direct = func(ctx context.Context) (*pgx.Conn, error) { return pgx.ConnectConfig(ctx, t.direct) }
+	}
+	store, err = postgres.New(pool, cfg)
 	if err != nil {
 		pool.Close()
 		return nil, nil, nil, err

@@ -10,6 +10,9 @@
 //	postgres://user:password@host/database?boxpair_schema=boxpair&boxpair_prefix=
 //	sqlite:path/to/file.db?boxpair_prefix=boxpair_
 //
+// If the host is a pooler in transaction mode, boxpair_direct=host:port names the server itself: the
+// relay listens there, with the same user and password, and runs all its statements through the pooler.
+//
 // The exit status is 0 on success. Status 1 means that a command found a problem, such as a
 // discrepancy, a bad state or a missing migration, or changed nothing. Status 2 means that the command
 // failed: a wrong setting, an unreachable database, an interrupt. Passwords are never printed.

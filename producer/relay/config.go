@@ -22,10 +22,10 @@ type Config struct {
 
 	// LeaseTTL is how long a shard belongs to a relay without a renewal: the shards of a dead relay
 	// stand still for LeaseTTL and a little longer. On PostgreSQL they are taken over half a second
-	// after the end of its process, if the relay listens and no pooler is in between. Leases are
-	// renewed after a third of LeaseTTL, or half of it by an idle relay (see PollIdle) without others, and
-	// no statement may take longer than LeaseTTL. Defaults to
-	// 10 s; at least 100 ms.
+	// after the end of its process, if the relay listens and no pooler is in between (see Direct of
+	// postgres.Config). Leases are renewed after a third of LeaseTTL, or half of it by an idle relay (see
+	// PollIdle) without others, and no statement may take longer than LeaseTTL. Defaults to 10 s; at
+	// least 100 ms.
 	LeaseTTL time.Duration `yaml:"lease_ttl" env:"LEASE_TTL"`
 	// Window is how many events may be in flight at the transport at once. After a crash, at most
 	// four times as many events are sent a second time. Defaults to 1000.

@@ -63,7 +63,7 @@ func NewAuditor(pool *pgxpool.Pool, cfg AuditorConfig) (*Auditor, error) {
 		return nil, fmt.Errorf("postgres auditor config: %w", err)
 	}
 	return &Auditor{
-		pool: pool, names: names, mode: planEach(pool), sql: newStatements(names),
+		pool: pool, names: names, mode: planEach(pool.Config().ConnConfig), sql: newStatements(names),
 		timeout: strconv.FormatInt(cfg.StatementTimeout.Milliseconds(), 10),
 	}, nil
 }

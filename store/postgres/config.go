@@ -1,6 +1,7 @@
 package postgres
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
@@ -36,6 +37,12 @@ type Config struct {
 	// MigrateLockTimeout is how long [Migrate] waits for each lock of a table before it gives up.
 	// Later users of the table wait behind Migrate for as long. Defaults to 5 seconds.
 	MigrateLockTimeout time.Duration `yaml:"migrate_lock_timeout" env:"MIGRATE_LOCK_TIMEOUT"`
+	// Direct opens a connection to the server itself, for relays that listen while the pool is behind a
+	// pooler in transaction mode. A relay calls Direct when it begins to listen, and again after the
+	// connection has ended. The relay closes the connection. An error of Direct is logged by the relay,
+	// which polls until the next attempt, at most 5 seconds later. Defaults to nil: a relay listens on a
+	// connection of the pool.
+	Direct func(ctx context.Context) (*pgx.Conn, error) `yaml:"-" env:"-"`
 	// Logger receives the locks that [Migrate] is going to take. Defaults to [slog.Default].
 	Logger *slog.Logger `yaml:"-" env:"-"`
 }
@@ -44,10 +51,12 @@ type Config struct {
 type Store struct {
 	pool  *pgxpool.Pool
 	conns connections // for transactions
-	names migrations.Names
-	iso   pgx.TxIsoLevel
-	mode  pgx.QueryExecMode
-	keeps bool // the pool keeps prepared statements, see [Store.kept]
+	// direct is [Config.Direct], or takes a connection out of the pool.
+	direct func(ctx context.Context) (*pgx.Conn, error)
+	names  migrations.Names
+	iso    pgx.TxIsoLevel
+	mode   pgx.QueryExecMode
+	keeps  bool // the pool keeps prepared statements, see [Store.kept]
 	// hidden tells that the database does not tell its whole identity, see [Store.Identity].
 	hidden atomic.Bool
 	// batches tells that a statement of the caller does the same in a batch.
@@ -78,13 +87,17 @@ func New(pool *pgxpool.Pool, cfg Config) (*Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("postgres store config: %w", err)
 	}
+	if cfg.Direct == nil {
+		cfg.Direct = pooled{pool}.hijack
+	}
 	return &Store{
-		pool:  pool,
-		conns: pooled{pool},
-		names: names,
-		iso:   cfg.Isolation,
-		mode:  planEach(pool),
-		keeps: prepares(pool),
+		pool:   pool,
+		conns:  pooled{pool},
+		direct: cfg.Direct,
+		names:  names,
+		iso:    cfg.Isolation,
+		mode:   planEach(pool.Config().ConnConfig),
+		keeps:  prepares(pool),
 		// A tracer of single statements would not see a statement in a batch.
 		batches: prepares(pool) && pool.Config().ConnConfig.Tracer == nil,
 
@@ -105,16 +118,14 @@ func (c Config) names() (migrations.Names, error) {
 // a prepared statement is kept, and a plan made for an empty queue would read all of a queue that
 // has filled up since.
 //
-// A pool that neither prepares nor describes keeps its mode: a pooler may change the connection
+// A connection that neither prepares nor describes keeps its mode: a pooler may change the session
 // between the round trip that prepares and the round trip that executes.
-func planEach(pool *pgxpool.Pool) pgx.QueryExecMode {
-	if pool != nil {
-		switch mode := pool.Config().ConnConfig.DefaultQueryExecMode; mode {
-		case pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol:
-			return mode
-		}
+func planEach(cfg *pgx.ConnConfig) pgx.QueryExecMode {
+	switch mode := cfg.DefaultQueryExecMode; mode {
+	case pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol:
+		return mode
 	}
-	if pool != nil && pool.Config().ConnConfig.DescriptionCacheCapacity > 0 {
+	if cfg.DescriptionCacheCapacity > 0 {
 		return pgx.QueryExecModeCacheDescribe // one round trip, except for the first time
 	}
 	return pgx.QueryExecModeDescribeExec
@@ -122,9 +133,6 @@ func planEach(pool *pgxpool.Pool) pgx.QueryExecMode {
 
 // prepares tells whether the pool's connections prepare statements and keep them.
 func prepares(pool *pgxpool.Pool) bool {
-	if pool == nil {
-		return false
-	}
 	cfg := pool.Config().ConnConfig
 	return cfg.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement && cfg.StatementCacheCapacity > 0
 }

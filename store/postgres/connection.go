@@ -29,3 +29,12 @@ func (p pooled) acquire(ctx context.Context) (connection, error) {
 	}
 	return conn, nil
 }
+
+// hijack takes a connection out of the pool for good. The pool may open a new connection meanwhile.
+func (p pooled) hijack(ctx context.Context) (*pgx.Conn, error) {
+	conn, err := p.Acquire(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return conn.Hijack(), nil
+}

@@ -2,14 +2,15 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/boxpair/boxpair/migrations"
 )
 
-// Listen implements [outbox.RelayStore] with LISTEN. Listen takes a connection out of the pool and
-// closes the connection in the end; the pool may open a new connection meanwhile. A pooler in
-// transaction mode passes no signals on: poll instead.
+// Listen implements [outbox.RelayStore] with LISTEN. Listen opens a connection with [Config.Direct], or
+// takes a connection out of the pool, and closes the connection in the end. A pooler in transaction
+// mode passes no signals on: set Config.Direct, or poll instead.
 func (s *Store) Listen(ctx context.Context, woken func(text string)) error {
 	return s.listen(ctx, nil, woken)
 }
@@ -21,11 +22,13 @@ func (s *Store) ListenWitnessed(ctx context.Context, witnessed func(witness int6
 }
 
 func (s *Store) listen(ctx context.Context, witnessed func(witness int64), woken func(text string)) error {
-	pooled, err := s.pool.Acquire(ctx)
+	conn, err := s.direct(ctx)
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
 	}
-	conn := pooled.Hijack()
+	if conn == nil {
+		return errors.New("listen: postgres.Config.Direct returned no connection")
+	}
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
 		defer cancel()
@@ -33,7 +36,7 @@ func (s *Store) listen(ctx context.Context, witnessed func(witness int64), woken
 	}()
 	var witness int64
 	if witnessed != nil {
-		if witness, err = s.witness(ctx, conn); err != nil {
+		if witness, err = newWitness(ctx, conn); err != nil {
 			return fmt.Errorf("listen: %w", err)
 		}
 	}

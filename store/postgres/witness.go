@@ -10,14 +10,15 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// witness takes a witness for the session of conn: the key of an advisory lock that the server holds
+// newWitness takes a witness for the session of conn: the key of an advisory lock that the server holds
 // for as long as the session lasts. The key is random, so it is never taken a second time. Through a
 // pooler, the session may outlive this process, and end while this process goes on without being
 // told. So the witness is 0 if the number of the session, as told at its beginning, is not that of
 // the session that runs statements: a pooler gives its clients numbers of its own.
-func (s *Store) witness(ctx context.Context, conn *pgx.Conn) (int64, error) {
+func newWitness(ctx context.Context, conn *pgx.Conn) (int64, error) {
+	mode := planEach(conn.Config())
 	var session uint32
-	if err := conn.QueryRow(ctx, "SELECT pg_backend_pid()::bigint", s.mode).Scan(&session); err != nil {
+	if err := conn.QueryRow(ctx, "SELECT pg_backend_pid()::bigint", mode).Scan(&session); err != nil {
 		return 0, err
 	}
 	if session != conn.PgConn().PID() {
@@ -25,7 +26,7 @@ func (s *Store) witness(ctx context.Context, conn *pgx.Conn) (int64, error) {
 	}
 	key := 1 + rand.Int64N(math.MaxInt64)
 	var taken bool
-	if err := conn.QueryRow(ctx, "SELECT pg_try_advisory_lock($1)", s.mode, key).Scan(&taken); err != nil || !taken {
+	if err := conn.QueryRow(ctx, "SELECT pg_try_advisory_lock($1)", mode, key).Scan(&taken); err != nil || !taken {
 		return 0, err
 	}
 	return key, nil

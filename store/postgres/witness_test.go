@@ -2,9 +2,13 @@ package postgres_test
 
 import (
 	"context"
+	"errors"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/boxpair/boxpair/idgen"
 	"github.com/boxpair/boxpair/internal/testenv"
@@ -166,6 +170,51 @@ func TestRelayAttestsOnlyItsOwnLeases(t *testing.T) {
 	r.end(s)
 	if ended := r.endedWitnesses(); len(ended) != 0 {
 		t.Errorf("%v was recorded", ended)
+	}
+}
+
+// The connections of the pool go through a pooler, and the session that listens does not.
+func TestRelayListensPastAPooler(t *testing.T) {
+	t.Parallel()
+	direct := testenv.Postgres(t)
+	newStore(t, poolOn(t, direct, nil), postgres.Config{})
+	for name, past := range map[string]string{"prepares": direct, "only executes": direct + "&default_query_exec_mode=exec", "keeps no descriptions": direct + "&description_cache_capacity=0"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			store := newStore(t, poolOn(t, testenv.PgBouncer(t, direct)+"&default_query_exec_mode=cache_describe", nil), postgres.Config{
+				Direct: func(ctx context.Context) (*pgx.Conn, error) { return pgx.Connect(ctx, past) },
+			})
+			r := &rig{T: t, Store: store, pool: poolOn(t, direct, nil)}
+			s := r.listen()
+			if s.witness == 0 || r.free(s.witness) {
+				t.Errorf("the witness %d is free", s.witness)
+			}
+			var woken atomic.Bool
+			ctx, cancel := context.WithCancel(r.ctx())
+			listening := r.async(func() error { return store.Listen(ctx, func(string) { woken.Store(true) }) })
+			r.eventually("wake-up", func() bool {
+				r.ok(store.Notify(r.ctx(), "news"))
+				return woken.Load()
+			})
+			cancel()
+			_ = r.result(listening)
+			r.end(s)
+		})
+	}
+}
+
+// A relay polls until Direct succeeds.
+func TestListeningTellsOfAFailureOfDirect(t *testing.T) {
+	t.Parallel()
+	refused := errors.New("refused")
+	for want, direct := range map[string]func(context.Context) (*pgx.Conn, error){
+		"listen: refused": func(context.Context) (*pgx.Conn, error) { return nil, refused },
+		"listen: postgres.Config.Direct returned no connection": func(context.Context) (*pgx.Conn, error) { return nil, nil },
+	} {
+		store := newStore(t, newPool(t, nil), postgres.Config{Direct: direct})
+		if err := store.Listen(t.Context(), func(string) {}); err == nil || err.Error() != want {
+			t.Errorf("%v, not %s", err, want)
+		}
 	}
 }
 

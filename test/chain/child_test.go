@@ -26,6 +26,7 @@ import (
 	"github.com/boxpair/boxpair/producer"
 	"github.com/boxpair/boxpair/producer/relay"
 	"github.com/boxpair/boxpair/store/outbox"
+	"github.com/boxpair/boxpair/store/postgres"
 	"github.com/boxpair/boxpair/transport/amqp"
 )
 
@@ -58,7 +59,8 @@ type child struct {
 	AMQP     string
 	Topic    string
 	LeaseTTL time.Duration
-	Listens  bool // a relay, so it has a witness
+	Listens  bool   // a relay, so it has a witness
+	Direct   string // the database past a pooler, on which a relay listens; "" is Database
 	// Partitions of the topic, for a consumer.
 	Partitions int
 	// Point is where the child waits until it is killed: written or committed for a
@@ -99,7 +101,11 @@ func (c *child) run() error {
 		return err
 	}
 	defer pool.Close()
-	db, err := postgresOn(pool)
+	var cfg postgres.Config
+	if c.Direct != "" {
+		cfg.Direct = func(ctx context.Context) (*pgx.Conn, error) { return pgx.Connect(ctx, c.Direct) }
+	}
+	db, err := postgresOn(pool, cfg)
 	if err != nil {
 		return err
 	}

@@ -87,7 +87,7 @@ func newPool(t *testing.T, url string, conns int32) *pgxpool.Pool {
 func openPostgres(t *testing.T, url string) *database[pgx.Tx] {
 	t.Helper()
 	pool := newPool(t, url, 20)
-	db, err := postgresOn(pool)
+	db, err := postgresOn(pool, postgres.Config{})
 	ok(t, err)
 	db.list = func(query string, args ...any) []string {
 		t.Helper()
@@ -106,8 +106,8 @@ func openPostgres(t *testing.T, url string) *database[pgx.Tx] {
 }
 
 // postgresOn is openPostgres without a test, for child processes.
-func postgresOn(pool *pgxpool.Pool) (*database[pgx.Tx], error) {
-	store, err := postgres.New(pool, postgres.Config{})
+func postgresOn(pool *pgxpool.Pool, cfg postgres.Config) (*database[pgx.Tx], error) {
+	store, err := postgres.New(pool, cfg)
 	return &database[pgx.Tx]{
 		store: store, schema: "boxpair.",
 		exec: func(ctx context.Context, tx pgx.Tx, statement string, args ...any) error {

@@ -15,6 +15,7 @@ import (
 	"github.com/boxpair/boxpair/internal/testenv"
 	"github.com/boxpair/boxpair/producer"
 	"github.com/boxpair/boxpair/producer/relay"
+	"github.com/boxpair/boxpair/store/postgres"
 	"github.com/boxpair/boxpair/transport/memory"
 )
 
@@ -24,7 +25,7 @@ func onOneConnection(t *testing.T) *database[pgx.Tx] {
 	t.Helper()
 	url := testenv.Postgres(t)
 	setUpPostgres(t, url)
-	db, err := postgresOn(newPool(t, url, 1))
+	db, err := postgresOn(newPool(t, url, 1), postgres.Config{})
 	ok(t, err)
 	looks := openPostgres(t, url)
 	db.list, db.number = looks.list, looks.number

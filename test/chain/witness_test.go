@@ -42,18 +42,33 @@ func keyOf(t *testing.T, db *database[pgx.Tx], relay *process) string {
 	}
 }
 
-// The leases last so long that only the end of the killed relay's session can tell.
+// TestShardsOfAKilledRelayAreTakenOverAtOnce has leases that last so long that only the end of the
+// killed relay's session can tell.
 func TestShardsOfAKilledRelayAreTakenOverAtOnce(t *testing.T) {
 	t.Parallel()
+	for name, pooler := range map[string]bool{"direct connections": false, "listening past a pooler": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db, url := newPostgres(t)
+			c := child{Role: "relay", Database: url, Listens: true}
+			if pooler {
+				c.Database, c.Direct = pooled(t, url, "cache_describe"), url
+			}
+			killRelays(t, db, c)
+		})
+	}
+}
+
+// killRelays kills a relay before and after another one has joined.
+func killRelays(t *testing.T, db *database[pgx.Tx], c child) {
+	t.Helper()
 	const ttl, soon = 20 * time.Second, 12 * time.Second // usually half a second; a lease has 13 s left
-	db, url := newPostgres(t)
 	topic := newTopic(t, "stock")
 	seen := record(t, topic)
 	outbox := outboxOf(t, db)
 	start(t, outbox.Run)
-	relay := func() *process {
-		return startChild(t, child{Role: "relay", Database: url, Topic: topic, LeaseTTL: ttl, Listens: true})
-	}
+	c.Topic, c.LeaseTTL = topic, ttl
+	relay := func() *process { return startChild(t, c) }
 	placed := map[string]int{}
 	takeover := func(dead *process, others func()) time.Duration {
 		t.Helper()

@@ -108,6 +108,14 @@ var witnessing = []Mutant{
 		Test:   Test{"store/postgres", "TestThereIsNoWitnessBehindAPooler"},
 	},
 	{
+		Name: "pooler-not-bypassed", Guarantee: "G5",
+		Broken: "A relay listens through the pooler, though it was told how to reach the server.",
+		File:   "store/postgres/config.go",
+		Old:    `	if cfg.Direct == nil {`,
+		New:    `	if true {`,
+		Test:   Test{"store/postgres", "TestRelayListensPastAPooler"},
+	},
+	{
 		Name: "standstill-unnoticed-before-a-send", Guarantee: "G4",
 		Broken: "A process that stood still while its session ended sends an event before it hears of the end.",
 		File:   "producer/relay/send.go",
