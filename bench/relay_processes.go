@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/boxpair/boxpair/producer"
@@ -24,8 +25,10 @@ type relayJob struct {
 	DatabaseURL, AMQPURL, Schema, Kind string
 	Queues                             []string
 	Form                               form
-	Connections                        int  // of the pool
-	Pooled                             bool // behind a pooler in transaction mode
+	Connections                        int           // of the pool
+	Pooled                             bool          // behind a pooler in transaction mode
+	DirectURL                          string        // of the server past the pooler; "": relays poll
+	LeaseTTL                           time.Duration // 0: the default
 }
 
 // relayProcess runs a relay. It prints a line when ready, begins when it reads a line, and ends
@@ -50,7 +53,11 @@ func relayProcess(ctx context.Context, in io.Reader, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	store, err := postgres.New(pool, postgres.Config{Schema: job.Schema})
+	cfg := postgres.Config{Schema: job.Schema}
+	if job.DirectURL != "" {
+		cfg.Direct = func(ctx context.Context) (*pgx.Conn, error) { return pgx.Connect(ctx, job.DirectURL) }
+	}
+	store, err := postgres.New(pool, cfg)
 	if err != nil {
 		return err
 	}
@@ -58,7 +65,7 @@ func relayProcess(ctx context.Context, in io.Reader, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	sender, err := s.configured(ctx, outbox, &queues{kind: job.Kind, names: job.Queues}, job.Form, relay.Config{PollOnly: job.Pooled, Logger: slog.New(slog.DiscardHandler)})
+	sender, err := s.configured(ctx, outbox, &queues{kind: job.Kind, names: job.Queues}, job.Form, relay.Config{PollOnly: job.Pooled && job.DirectURL == "", LeaseTTL: job.LeaseTTL, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		return err
 	}
@@ -84,7 +91,7 @@ func relayProcess(ctx context.Context, in io.Reader, out io.Writer) error {
 
 // relayProcesses starts relay processes, which begin to send with begin.
 func (s *stage) relayProcesses(ctx context.Context, schema string, q *queues, f form, n int) ([]*helper, error) {
-	job, err := json.Marshal(relayJob{s.databaseURL, s.amqpURL, schema, q.kind, q.names, f, 3, false})
+	job, err := json.Marshal(relayJob{DatabaseURL: s.databaseURL, AMQPURL: s.amqpURL, Schema: schema, Kind: q.kind, Queues: q.names, Form: f, Connections: 3})
 	if err != nil {
 		return nil, err
 	}

@@ -26,12 +26,17 @@ func takeoverScenario() scenario {
 		variants: []variant{
 			{"direct", "received; relays that have connections of their own", "", 7, 3, takeover{}.measure},
 			{"pooled", "received; relays behind PgBouncer in transaction mode, which poll", "", 3, 1, takeover{pooled: true}.measure},
+			{"pooled-direct", "received; relays behind PgBouncer that listen on a connection past it (Config.Direct)", "", 7, 3, takeover{pooled: true, direct: true}.measure},
+			{"pooled-2s", "received; relays behind PgBouncer, which poll, with a LeaseTTL of 2 s", "", 3, 0, takeover{pooled: true, lease: 2 * time.Second}.measure},
 		},
 	}
 }
 
 // takeover kills a relay for each message.
-type takeover struct{ pooled bool }
+type takeover struct {
+	pooled, direct bool
+	lease          time.Duration // LeaseTTL; 0: the default
+}
 
 func (o takeover) measure(ctx context.Context, s *stage) error {
 	store, pool, schema, err := s.store(ctx)
@@ -43,7 +48,13 @@ func (o takeover) measure(ctx context.Context, s *stage) error {
 		return err
 	}
 	s.background(ctx, func(ctx context.Context) { _ = outbox.Run(ctx) })
-	job := relayJob{s.databaseURL, s.amqpURL, schema, q.kind, q.names, headers, 3, o.pooled}
+	job := relayJob{
+		DatabaseURL: s.databaseURL, AMQPURL: s.amqpURL, Schema: schema, Kind: q.kind, Queues: q.names, Form: headers,
+		Connections: 3, Pooled: o.pooled, LeaseTTL: o.lease,
+	}
+	if o.direct {
+		job.DirectURL = s.databaseURL
+	}
 	if o.pooled {
 		if job.DatabaseURL, err = s.pooler(ctx); err != nil {
 			return err
