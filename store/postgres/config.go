@@ -37,11 +37,11 @@ type Config struct {
 	// MigrateLockTimeout is how long [Migrate] waits for each lock of a table before it gives up.
 	// Later users of the table wait behind Migrate for as long. Defaults to 5 seconds.
 	MigrateLockTimeout time.Duration `yaml:"migrate_lock_timeout" env:"MIGRATE_LOCK_TIMEOUT"`
-	// Direct opens a connection to the server itself, for relays that listen while the pool is behind a
-	// pooler in transaction mode. A relay calls Direct when it begins to listen, and again after the
-	// connection has ended. The relay closes the connection. An error of Direct is logged by the relay,
-	// which polls until the next attempt, at most 5 seconds later. Defaults to nil: a relay listens on a
-	// connection of the pool.
+	// Direct opens a connection to the same database without a pooler in between, for relays that listen
+	// while the pool is behind a pooler in transaction mode. A relay calls Direct when it begins to listen,
+	// and again after the connection has ended. The relay closes the connection. After an error of Direct,
+	// the relay logs the error, polls, and calls Direct again, at most 5 seconds later. Defaults to nil: a
+	// relay listens on a connection of the pool.
 	Direct func(ctx context.Context) (*pgx.Conn, error) `yaml:"-" env:"-"`
 	// Logger receives the locks that [Migrate] is going to take. Defaults to [slog.Default].
 	Logger *slog.Logger `yaml:"-" env:"-"`
